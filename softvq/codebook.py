@@ -1,0 +1,212 @@
+"""What every codebook shares: layouts, encoding, decoding, freezing, initialisation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from .distributed import gathered
+from .initialize import kmeans
+from .output import CodebookOutput
+
+
+class Codebook(nn.Module):
+    """Base of all codebooks.
+
+    ``forward`` changes no state, in train or eval mode, and holds no collective. All that moves
+    state is :meth:`after_step`, called once after the optimiser's step, and :meth:`initialize`.
+
+    Args:
+        dim: D, size of the vector axis.
+        codebook_size: K, number of prototypes.
+        channel_first: Latents are (B, D, ...) instead of (..., D).
+
+    Attributes:
+        codebook: (K, D), the prototypes.
+        steps: int64 scalar buffer, the calls of :meth:`after_step` so far.
+
+    Raises:
+        ValueError: If a size is not positive.
+    """
+
+    codebook: Tensor
+    steps: Tensor
+
+    def __init__(self, dim: int, codebook_size: int, *, channel_first: bool = False) -> None:
+        super().__init__()
+        if dim < 1 or codebook_size < 1:
+            raise ValueError(
+                f"dim and codebook_size must be at least 1, got dim={dim}, "
+                f"codebook_size={codebook_size}"
+            )
+        self.dim = dim
+        self.codebook_size = codebook_size
+        self.channel_first = channel_first
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def extra_repr(self) -> str:
+        """Sizes, for ``print(model)``."""
+        return f"dim={self.dim}, codebook_size={self.codebook_size}"
+
+    def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> CodebookOutput:
+        """Quantise latents.
+
+        Args:
+            z: (..., D), or (B, D, ...) with ``channel_first``; any floating dtype.
+            mask: bool, z's shape without the vector axis, False for padding: what stands there,
+                NaN included, changes nothing; its code is zero and its index -1.
+            hard: Output the nearest prototypes instead of the soft code.
+
+        Returns:
+            A :class:`CodebookOutput`.
+
+        Raises:
+            ValueError: If a shape does not fit.
+            TypeError: If a dtype does not fit.
+        """
+        raise NotImplementedError
+
+    def after_step(self, out: CodebookOutput) -> None:
+        """Move the state that is not trained by gradients; call after each optimiser step.
+
+        Args:
+            out: What ``forward`` returned for the step's batch. In distributed training every
+                process calls this with its own output, and all end with the same state.
+
+        Raises:
+            FloatingPointError: If the latents hold NaN or infinity.
+        """
+        latents = self._tokens(out)
+        if not bool(latents.isfinite().all()):
+            raise FloatingPointError(
+                "the latents given to the codebook hold NaN or infinity; lower the learning rate, "
+                "or look for an overflow in the encoder (half precision?)"
+            )
+        self.steps += 1
+
+    @torch.no_grad()
+    def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Indices of the nearest prototypes.
+
+        Args:
+            z: Latents, as in :meth:`forward`.
+            mask: As in :meth:`forward`.
+
+        Returns:
+            int64, z's shape without the vector axis; -1 where masked.
+        """
+        return self(z, mask).indices
+
+    def decode(self, indices: Tensor) -> Tensor:
+        """Prototypes by index: the hard code, whatever the codebook's soft output was.
+
+        Args:
+            indices: Integers, (...), or (B, ...) with ``channel_first``; -1 stands for padding.
+
+        Returns:
+            (..., D), or (B, D, ...) with ``channel_first``; zeros where the index is -1.
+
+        Raises:
+            IndexError: If an index lies outside [-1, K).
+            TypeError: If the indices are not integers.
+        """
+        if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
+            raise TypeError(f"indices must be integers, got {indices.dtype}")
+        # A captured graph cannot branch on values.
+        if not torch.compiler.is_compiling() and not torch.jit.is_tracing() and indices.numel():
+            low, high = (int(bound) for bound in indices.aminmax())
+            if low < -1 or high >= self.codebook_size:
+                raise IndexError(
+                    f"indices must lie in [0, {self.codebook_size}), or be -1 for padding; "
+                    f"got values from {low} to {high}"
+                )
+        return self._lookup(indices)
+
+    def get_codes_from_indices(self, indices: Tensor) -> Tensor:
+        """Alias of :meth:`decode`, the name that vector-quantize-pytorch uses."""
+        return self.decode(indices)
+
+    def freeze(self) -> None:
+        """Stop the prototypes from changing; gradients still reach the encoder."""
+        self.codebook.requires_grad_(False)
+        self.frozen = True
+
+    frozen: bool = False
+
+    @torch.no_grad()
+    def initialize(
+        self, latents: Tensor | Iterable[Tensor], *, seed: int = 0, iterations: int = 10
+    ) -> None:
+        """Place the prototypes by k-means on latents (k-means++ seeding, then Lloyd).
+
+        Args:
+            latents: One tensor as :meth:`forward` takes it, or several batches of them.
+            seed: Seed of the sampling.
+            iterations: Lloyd iterations.
+
+        Raises:
+            ValueError: If there are fewer latents than prototypes, or some are not finite.
+        """
+        parts = [latents] if isinstance(latents, Tensor) else list(latents)
+        if not parts:
+            raise ValueError("no batch of latents was given; pass at least one tensor")
+        flat = torch.cat([self._flatten(part)[0].to(self.codebook.dtype) for part in parts])
+        flat = gathered(flat)
+        self.codebook.copy_(kmeans(flat, self.codebook_size, seed=seed, iterations=iterations))
+        self._initialized_from(flat)
+
+    def _initialized_from(self, latents: Tensor) -> None:
+        """Set the state that depends on the prototypes, given (N, D) latents."""
+
+    def _lookup(self, indices: Tensor) -> Tensor:
+        """:meth:`decode` for indices known to be valid."""
+        vectors = self.codebook[indices.clamp_min(0)]  # (..., D)
+        vectors = torch.where((indices >= 0)[..., None], vectors, 0.0)
+        return rearrange(vectors, "b ... d -> b d ...") if self.channel_first else vectors
+
+    def _flatten(self, z: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Latents as (N, D) and mask as (N,), after checking both."""
+        axis = 1 if self.channel_first else -1
+        if not z.is_floating_point():
+            raise TypeError(f"latents must be floating point, got {z.dtype}")
+        if z.dim() < (2 if self.channel_first else 1) or z.shape[axis] != self.dim:
+            layout = "(B, D, ...)" if self.channel_first else "(..., D)"
+            raise ValueError(
+                f"latents must be {layout} with D = dim = {self.dim}, got shape {tuple(z.shape)}; "
+                "channel_first=True puts the vector axis second, channel_first=False last"
+            )
+        vectors = rearrange(z, "b d ... -> b ... d") if self.channel_first else z  # (..., D)
+        if mask is not None:
+            if mask.dtype != torch.bool:
+                raise TypeError(f"mask must be bool (False for padding), got {mask.dtype}")
+            if mask.shape != vectors.shape[:-1]:
+                raise ValueError(
+                    f"mask must have the latents' shape without the vector axis, "
+                    f"{tuple(vectors.shape[:-1])}, got {tuple(mask.shape)}"
+                )
+            mask = mask.reshape(-1)  # (N,)
+        return vectors.reshape(-1, self.dim), mask  # (N, D)
+
+    def _restore(self, flat: Tensor, z: Tensor) -> Tensor:
+        """(N, D) back to the layout and dtype of z."""
+        vectors = self._indices_like(flat, z).to(z.dtype)  # (..., D)
+        return rearrange(vectors, "b ... d -> b d ...") if self.channel_first else vectors
+
+    def _indices_like(self, flat: Tensor, z: Tensor) -> Tensor:
+        """(N,) or (N, D) back to the layout of z without its vector axis, D last."""
+        axis = 1 if self.channel_first else z.dim() - 1
+        return flat.view(*z.shape[:axis], *z.shape[axis + 1 :], *flat.shape[1:])
+
+    @staticmethod
+    def _tokens(out: CodebookOutput) -> Tensor:
+        """The latents of a call that were not masked, (M, D)."""
+        return out.latents[out.indices.reshape(-1) >= 0]
+
+
+def compute_dtype(*tensors: Tensor) -> torch.dtype:
+    """Dtype for distances: float32, or float64 when a tensor has it."""
+    wide = any(tensor.dtype == torch.float64 for tensor in tensors)
+    return torch.float64 if wide else torch.float32

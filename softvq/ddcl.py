@@ -1,0 +1,171 @@
+"""DDCLCodebook: a soft codebook, differentiable in every part."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .codebook import Codebook, compute_dtype
+from .distributed import summed
+from .functional import largest_variance, soft_quantize, token_weights
+from .output import CodebookOutput
+from .temperature import CodesPerToken, Schedule, TemperatureController
+
+
+class DDCLCodebook(Codebook):
+    """Codebook whose output is the Boltzmann-weighted mean of all prototypes.
+
+    Every latent is assigned to all prototypes by a softmax over negative squared distances, and
+    the code is the convex mix of prototypes: no straight-through estimator, a gradient for every
+    prototype from every token. Cirrincione and Kumar, 2026, https://arxiv.org/abs/2604.03850; the
+    placement of T and the weights are our choice.
+
+    A soft code is a continuous latent. The discrete token is the nearest prototype, and
+    ``decode(indices)``, or ``hard=True``, gives the code that it stands for.
+
+    Args:
+        dim: D, size of the vector axis.
+        codebook_size: K, number of prototypes.
+        temperature: Controller of T, driven by :meth:`after_step`; two codes per token by default.
+        commitment: Weight of ``L_OLS + variance_weight * V`` in the loss, >= 0.
+        variance_weight: Weight of V against L_OLS, > 0; collapse attracts above
+            ``4 lambda_max / variance_weight``.
+        usage_weight: Weight of ``KL(usage || uniform)`` of the batch in the loss, >= 0.
+        decay: Of the running covariance behind the critical temperature, in [0, 1).
+        channel_first: Latents are (B, D, ...) instead of (..., D).
+
+    Attributes:
+        codebook: (K, D) parameter, the prototypes; standard normal until :meth:`initialize`.
+        temperature: Scalar buffer, T in units of squared distance; 1 until :meth:`initialize`.
+        covariance: (D, D) buffer, running covariance of the latents.
+        critical_temperature: Scalar buffer, T_c of that covariance.
+
+    Raises:
+        ValueError: If a size or a weight is out of range.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> codebook = DDCLCodebook(dim=4, codebook_size=8)
+        >>> z = torch.randn(2, 16, 4)
+        >>> codebook.initialize(z)
+        >>> out = codebook(z)
+        >>> out.loss.backward()
+        >>> codebook.after_step(out)
+        >>> tuple(out.quantized.shape), round(out.codes_per_token.item(), 1)
+        ((2, 16, 4), 2.0)
+    """
+
+    temperature: Tensor
+    covariance: Tensor
+    critical_temperature: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        codebook_size: int,
+        *,
+        temperature: TemperatureController | None = None,
+        commitment: float = 0.25,
+        variance_weight: float = 1.0,
+        usage_weight: float = 0.0,
+        decay: float = 0.9,
+        channel_first: bool = False,
+    ) -> None:
+        super().__init__(dim, codebook_size, channel_first=channel_first)
+        if commitment < 0 or usage_weight < 0 or variance_weight <= 0:
+            raise ValueError(
+                "commitment and usage_weight must be >= 0 and variance_weight > 0, got "
+                f"{commitment}, {usage_weight}, {variance_weight}"
+            )
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay must lie in [0, 1), got {decay}")
+        self.controller = temperature or CodesPerToken(Schedule(2.0))
+        self.commitment = commitment
+        self.variance_weight = variance_weight
+        self.usage_weight = usage_weight
+        self.decay = decay
+        self.codebook = nn.Parameter(torch.randn(codebook_size, dim))
+        self.register_buffer("temperature", torch.ones(()))
+        self.register_buffer("covariance", torch.eye(dim))
+        self.register_buffer("critical_temperature", torch.tensor(4.0 / variance_weight))
+
+    def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> CodebookOutput:
+        """Quantise softly; see :meth:`Codebook.forward`."""
+        flat, flat_mask = self._flatten(z, mask)
+        dtype = compute_dtype(flat, self.codebook)
+        # Half-precision softmax over squared distances loses the nearest prototypes.
+        with torch.autocast(z.device.type, enabled=False):
+            latents, codebook = flat.to(dtype), self.codebook.to(dtype)
+            code = soft_quantize(latents, codebook, self.temperature.to(dtype), flat_mask)
+            weights = token_weights(flat_mask, latents)
+            losses = {
+                "loss_q": weights @ code.loss_q / self.dim,
+                "loss_ols": weights @ code.loss_ols / self.dim,
+                "variance": weights @ code.variance / self.dim,
+                "usage_kl": code.usage_kl,
+            }
+            loss = self.commitment * (
+                losses["loss_ols"] + self.variance_weight * losses["variance"]
+            )
+            if self.usage_weight:
+                loss = loss + self.usage_weight * losses["usage_kl"]
+            indices = self._indices_like(code.indices, z)
+            if hard:
+                quantized = self._lookup(indices).to(z.dtype)
+            else:
+                quantized = self._restore(code.quantized, z)
+            if flat_mask is not None:
+                latents = torch.where(flat_mask[:, None], latents, 0.0)
+        return CodebookOutput(
+            quantized=quantized,
+            indices=indices,
+            loss=loss,
+            losses=losses,
+            codes_per_token=(weights @ code.entropy).exp(),
+            usage=code.usage,
+            latents=latents.detach(),
+        )
+
+    @property
+    def temperature_ratio(self) -> Tensor:
+        """T / T_c: collapse of all prototypes attracts above 1 and is a saddle below."""
+        return self.temperature / self.critical_temperature
+
+    @torch.no_grad()
+    def after_step(self, out: CodebookOutput) -> None:
+        """Update the critical temperature and move the temperature."""
+        super().after_step(out)
+        # About the prototypes' mean, the same in every process, which keeps the digits of latents
+        # that lie far from the origin.
+        tokens = self._tokens(out) - self.codebook.mean(dim=0)
+        count = tokens.new_tensor([tokens.shape[0]])
+        entropy = out.codes_per_token.log() * count
+        second = tokens.mT @ tokens  # (D, D)
+        # Sums of one vector: exact over processes with unequal token counts.
+        stats = summed(torch.cat([count, entropy, tokens.sum(dim=0), second.flatten()]).double())
+        if stats[0] == 0:
+            return
+        stats = stats / stats[0]
+        mean, second = stats[2 : 2 + self.dim], stats[2 + self.dim :].view(self.dim, self.dim)
+        self._track(second - mean.outer(mean), self.decay)
+        self.temperature.fill_(
+            self.controller.next(
+                int(self.steps),
+                float(self.temperature),
+                float(stats[1].exp()),
+                float(self.critical_temperature),
+            )
+        )
+
+    def _track(self, covariance: Tensor, decay: float) -> None:
+        self.covariance.lerp_(covariance.to(self.covariance.dtype), 1 - decay)
+        largest = largest_variance(self.covariance)
+        self.critical_temperature.copy_(4 * largest / self.variance_weight)
+
+    def _initialized_from(self, latents: Tensor) -> None:
+        centred = latents - latents.mean(dim=0)
+        self._track(centred.mT @ centred / latents.shape[0], decay=0.0)
+        # The assignment matrix of the search is (n, K); a sample settles it to a percent.
+        sample = latents[:: max(1, latents.shape[0] // 2048)]
+        critical = float(self.critical_temperature)
+        self.temperature.fill_(self.controller.first(sample, self.codebook, critical))

@@ -1,0 +1,62 @@
+"""The one return type of every codebook.
+
+Shapes: ``...`` is the layout of the latents without their vector axis, N the number of vectors,
+D the vector size, K the codebook size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class CodebookOutput:
+    """What a codebook returns; unpacks to ``quantized, indices, loss``.
+
+    Attributes:
+        quantized: The code of every latent, same shape and dtype as the latents given.
+        indices: int64, the nearest prototype of every latent, the latents' shape without the
+            vector axis; -1 where masked.
+        loss: Scalar, the weighted sum of ``losses`` that the codebook trains with. Add it to the
+            task's loss.
+        losses: The named terms, unweighted scalars. Every codebook has ``loss_q``, ``loss_ols``
+            and ``variance`` (``loss_q = loss_ols + variance``), as means over tokens *and* over
+            the D elements of a vector, so that weights carry over between vector sizes.
+        codes_per_token: Scalar, ``exp(mean entropy of the assignment)``: 1 when every assignment
+            is hard, K when uniform.
+        usage: (K,), the mean assignment of the tokens of this call. Detached.
+        latents: (N, D), the detached latents, zero where masked: what
+            :meth:`softvq.Codebook.after_step` learns from.
+
+    Example:
+        >>> import torch
+        >>> from softvq import VQCodebook
+        >>> quantized, indices, loss = VQCodebook(dim=4, codebook_size=8)(torch.randn(2, 5, 4))
+        >>> tuple(quantized.shape), tuple(indices.shape), tuple(loss.shape)
+        ((2, 5, 4), (2, 5), ())
+    """
+
+    quantized: Tensor
+    indices: Tensor
+    loss: Tensor
+    losses: dict[str, Tensor]
+    codes_per_token: Tensor
+    usage: Tensor
+    latents: Tensor
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.quantized, self.indices, self.loss))
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, item: int) -> Tensor:
+        return (self.quantized, self.indices, self.loss)[item]
+
+
+# A pytree node, so that DDP, torch.export and torch.func see the tensors inside.
+torch.export.register_dataclass(CodebookOutput, serialized_type_name="softvq.CodebookOutput")

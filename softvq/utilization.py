@@ -1,0 +1,231 @@
+"""UtilizationTracker: which codes an epoch used, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .distributed import summed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False)
+class Utilization:
+    """Usage of a codebook over an epoch or a split.
+
+    Attributes:
+        counts: (K,) int64, tokens whose nearest prototype each code was.
+        used: Number of codes with a token.
+        dead: Indices of the codes without one, ascending.
+        utilization: ``used / K``, in [0, 1].
+        perplexity: ``exp(entropy of counts)``, in [1, K]; 0 without tokens.
+    """
+
+    counts: Tensor
+    used: int
+    dead: Tensor
+    utilization: float
+    perplexity: float
+
+
+def perplexity_of(counts: Tensor) -> float:
+    """``exp`` of the entropy of a histogram.
+
+    Args:
+        counts: (K,), not negative.
+
+    Returns:
+        The perplexity, in [1, K]; 0 when the histogram is empty.
+
+    Example:
+        >>> perplexity_of(torch.tensor([5, 5, 0, 0]))
+        2.0
+    """
+    total = counts.sum()
+    if total == 0:
+        return 0.0
+    return float(torch.special.entr(counts.double() / total).sum().exp())
+
+
+class UtilizationTracker(nn.Module):
+    """Counts the codes of an epoch over batches and processes, and keeps a row per epoch.
+
+    A code is used in an epoch if it is the nearest prototype of at least one token of that epoch.
+
+    Args:
+        codebook_size: K.
+
+    Attributes:
+        counts: (K,) int64 buffer, tokens per code since the last :meth:`reset`, of this process.
+        history: (E, K) int64 buffer, one row per finished epoch.
+
+    Example:
+        >>> tracker = UtilizationTracker(codebook_size=4)
+        >>> tracker.update(torch.tensor([[0, 0], [1, 1]]))
+        >>> usage = tracker.compute()
+        >>> usage.used, usage.dead.tolist(), usage.perplexity
+        (2, [2, 3], 2.0)
+    """
+
+    counts: Tensor
+    history: Tensor
+
+    def __init__(self, codebook_size: int) -> None:
+        super().__init__()
+        if codebook_size < 1:
+            raise ValueError(f"codebook_size must be at least 1, got {codebook_size}")
+        self.codebook_size = codebook_size
+        self.register_buffer("counts", torch.zeros(codebook_size, dtype=torch.int64))
+        self.register_buffer("history", torch.zeros(0, codebook_size, dtype=torch.int64))
+
+    @torch.no_grad()
+    def update(self, indices: Tensor, mask: Tensor | None = None) -> None:
+        """Count a batch.
+
+        Args:
+            indices: Integers in [0, K) of any shape; -1 is padding and not counted.
+            mask: bool, same shape, False for indices not to count.
+
+        Raises:
+            IndexError: If an index lies outside [-1, K); nothing is counted then.
+            ValueError: If the mask has another shape.
+        """
+        if mask is not None:
+            if mask.shape != indices.shape:
+                raise ValueError(
+                    f"mask must have the indices' shape {tuple(indices.shape)}, "
+                    f"got {tuple(mask.shape)}"
+                )
+            indices = indices[mask]
+        indices = indices.flatten()
+        if len(indices) and (indices.min() < -1 or indices.max() >= self.codebook_size):
+            raise IndexError(
+                f"indices must lie in [-1, {self.codebook_size}), got values from "
+                f"{int(indices.min())} to {int(indices.max())}; was the tracker built for another "
+                "codebook?"
+            )
+        # Shifted by one, so that padding falls into a bin of its own.
+        counted = torch.bincount(indices.to(torch.int64) + 1, minlength=self.codebook_size + 1)
+        self.counts += counted[1:].to(self.counts.device)
+
+    def compute(self) -> Utilization:
+        """Usage since the last :meth:`reset`, over all processes."""
+        return self._summary(summed(self.counts))
+
+    def end_epoch(self) -> Utilization:
+        """:meth:`compute`, append the counts to :attr:`history`, and :meth:`reset`."""
+        usage = self.compute()
+        self.history = torch.cat([self.history, usage.counts[None]])
+        self.reset()
+        return usage
+
+    def reset(self) -> None:
+        """Forget the counts of the running epoch; the history stays."""
+        self.counts.zero_()
+
+    def _summary(self, counts: Tensor) -> Utilization:
+        used = int((counts > 0).sum())
+        return Utilization(
+            counts=counts,
+            used=used,
+            dead=(counts == 0).nonzero().squeeze(1),
+            utilization=used / self.codebook_size,
+            perplexity=perplexity_of(counts),
+        )
+
+    def write(self, writer: Any, epoch: int, tag: str = "codebook") -> None:
+        """Write the last row of the history to TensorBoard.
+
+        Scalars, the sorted usage curve, the epochs-by-codes heat map and the list of dead codes.
+        Needs matplotlib.
+
+        Args:
+            writer: A ``torch.utils.tensorboard.SummaryWriter``.
+            epoch: The step to write at.
+            tag: Prefix of the tags.
+
+        Raises:
+            ValueError: If no epoch has ended yet.
+        """
+        if not len(self.history):
+            raise ValueError("no epoch has ended yet: call end_epoch() before write()")
+        usage = self._summary(self.history[-1])
+        writer.add_scalar(f"{tag}/utilization", usage.utilization, epoch)
+        writer.add_scalar(f"{tag}/dead_codes", len(usage.dead), epoch)
+        writer.add_scalar(f"{tag}/perplexity", usage.perplexity, epoch)
+        dead = ", ".join(map(str, usage.dead.tolist())) or "none"
+        writer.add_text(f"{tag}/dead", f"{len(usage.dead)} of {self.codebook_size}: {dead}", epoch)
+        writer.add_figure(f"{tag}/usage_curve", usage_curve(usage.counts), epoch)
+        writer.add_figure(f"{tag}/usage_history", usage_heat_map(self.history), epoch)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        # The history grows: take the saved length before the strict shape check.
+        saved = state_dict.get(f"{prefix}history")
+        if saved is not None and saved.shape[1:] == self.history.shape[1:]:
+            self.history = self.history.new_zeros(saved.shape)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def usage_curve(counts: Tensor) -> Figure:
+    """Codes from most to least used, as shares of all tokens on a logarithmic axis.
+
+    Args:
+        counts: (K,) int64.
+
+    Returns:
+        A matplotlib figure.
+    """
+    from matplotlib.figure import Figure
+
+    counts = counts.sort(descending=True).values.cpu()
+    share = counts / counts.sum().clamp_min(1)
+    size = len(share)
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axhline(1 / size, color="grey", linestyle=":", label="uniform")
+    axes.step(range(size), share.numpy(), where="mid", label="share of tokens")
+    dead = int((counts == 0).sum())
+    if dead:
+        axes.axvspan(size - dead - 0.5, size - 0.5, color="tab:red", alpha=0.2, label="dead")
+    axes.set_yscale("log")
+    axes.set_xlabel("codes, most used first")
+    axes.set_ylabel("share of tokens")
+    axes.set_title(f"{size - dead} of {size} codes used, perplexity {perplexity_of(counts):.0f}")
+    axes.legend()
+    return figure
+
+
+def usage_heat_map(history: Tensor) -> Figure:
+    """Usage of every code (columns) in every epoch (rows) against the uniform share; dead is red.
+
+    Args:
+        history: (E, K) int64 counts.
+
+    Returns:
+        A matplotlib figure.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    counts = history.double().cpu()
+    total = counts.sum(dim=1, keepdim=True).clamp_min(1)
+    ratio = counts / total * history.shape[1]
+    shown = ratio.log2().masked_fill(counts == 0, float("nan")).numpy()
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.add_subplot()
+    colours = matplotlib.colormaps["viridis"].with_extremes(bad="tab:red")
+    image = axes.imshow(
+        shown, aspect="auto", interpolation="nearest", cmap=colours, vmin=-4, vmax=4
+    )
+    axes.set_xlabel("code")
+    axes.set_ylabel("epoch")
+    axes.set_yticks(range(0, len(history), max(1, len(history) // 10)))
+    axes.set_yticklabels([str(row + 1) for row in axes.get_yticks()])
+    axes.set_title("usage against the uniform share (red: dead)")
+    figure.colorbar(image, ax=axes, label="log2 ratio")
+    return figure
