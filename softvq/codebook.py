@@ -22,6 +22,9 @@ class Codebook(nn.Module):
     Args:
         dim: D, size of the vector axis.
         codebook_size: K, number of prototypes.
+        restart_threshold: A prototype whose running usage falls below this share of the mean is
+            moved onto a random latent of the batch by :meth:`after_step`; 0 never restarts.
+        seed: Of the restarts.
         channel_first: Latents are (B, D, ...) instead of (..., D).
 
     Attributes:
@@ -29,21 +32,33 @@ class Codebook(nn.Module):
         steps: int64 scalar buffer, the calls of :meth:`after_step` so far.
 
     Raises:
-        ValueError: If a size is not positive.
+        ValueError: If a size is not positive, or the threshold lies outside [0, 1).
     """
 
     codebook: Tensor
     steps: Tensor
 
-    def __init__(self, dim: int, codebook_size: int, *, channel_first: bool = False) -> None:
+    def __init__(
+        self,
+        dim: int,
+        codebook_size: int,
+        *,
+        restart_threshold: float = 0.0,
+        seed: int = 0,
+        channel_first: bool = False,
+    ) -> None:
         super().__init__()
         if dim < 1 or codebook_size < 1:
             raise ValueError(
                 f"dim and codebook_size must be at least 1, got dim={dim}, "
                 f"codebook_size={codebook_size}"
             )
+        if not 0 <= restart_threshold < 1:
+            raise ValueError(f"restart_threshold must lie in [0, 1), got {restart_threshold}")
         self.dim = dim
         self.codebook_size = codebook_size
+        self.restart_threshold = restart_threshold
+        self.seed = seed
         self.channel_first = channel_first
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
@@ -115,6 +130,8 @@ class Codebook(nn.Module):
         """
         if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
             raise TypeError(f"indices must be integers, got {indices.dtype}")
+        # Indexing takes uint8 for a mask, and the other narrow dtypes not at all.
+        indices = indices.to(torch.int64)
         # A captured graph cannot branch on values.
         if not torch.compiler.is_compiling() and not torch.jit.is_tracing() and indices.numel():
             low, high = (int(bound) for bound in indices.aminmax())
@@ -161,6 +178,29 @@ class Codebook(nn.Module):
     def _initialized_from(self, latents: Tensor) -> None:
         """Set the state that depends on the prototypes, given (N, D) latents."""
 
+    def _restart(self, tokens: Tensor, size: Tensor) -> None:
+        """Move starved prototypes, by their running usage ``size`` (K,), onto (M, D) tokens."""
+        mean = size.mean()
+        starved = (size < self.restart_threshold * mean).nonzero().squeeze(1)
+        if self.frozen or not len(starved):
+            return
+        generator = torch.Generator().manual_seed(self.seed + int(self.steps))
+        order = torch.randperm(tokens.shape[0], generator=generator)[: len(starved)]
+        candidates = gathered(tokens[order.to(tokens.device)])
+        # Seeded anew: processes that drew from unequal token counts would go on apart.
+        generator.manual_seed(self.seed + int(self.steps))
+        order = torch.randperm(candidates.shape[0], generator=generator)[: len(starved)]
+        # Twice the threshold gives the newcomer time to be chosen before it is judged again.
+        self._replace(
+            starved[: len(order)],
+            candidates[order.to(tokens.device)].to(self.codebook.dtype),
+            2 * self.restart_threshold * mean,
+        )
+
+    def _replace(self, rows: Tensor, vectors: Tensor, size: Tensor) -> None:
+        """Move prototypes, and all state that belongs to them, at once."""
+        self.codebook[rows] = vectors
+
     def _lookup(self, indices: Tensor) -> Tensor:
         """:meth:`decode` for indices known to be valid."""
         vectors = self.codebook[indices.clamp_min(0)]  # (..., D)
@@ -198,7 +238,7 @@ class Codebook(nn.Module):
     def _indices_like(self, flat: Tensor, z: Tensor) -> Tensor:
         """(N,) or (N, D) back to the layout of z without its vector axis, D last."""
         axis = 1 if self.channel_first else z.dim() - 1
-        return flat.view(*z.shape[:axis], *z.shape[axis + 1 :], *flat.shape[1:])
+        return flat.reshape((*z.shape[:axis], *z.shape[axis + 1 :], *flat.shape[1:]))
 
     @staticmethod
     def _tokens(out: CodebookOutput) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +33,11 @@ class DDCLCodebook(Codebook):
         variance_weight: Weight of V against L_OLS, > 0; collapse attracts above
             ``4 lambda_max / variance_weight``.
         usage_weight: Weight of ``KL(usage || uniform)`` of the batch in the loss, >= 0.
-        decay: Of the running covariance behind the critical temperature, in [0, 1).
+        decay: Of the running covariance and usage, in [0, 1).
+        restart_threshold: A prototype whose running usage falls below this share of the mean is
+            moved onto a random latent of the batch. A prototype with an assignment of exactly zero
+            gets no gradient, so that none can bring it back. 0 never restarts.
+        seed: Of the restarts.
         channel_first: Latents are (B, D, ...) instead of (..., D).
 
     Attributes:
@@ -39,6 +45,7 @@ class DDCLCodebook(Codebook):
         temperature: Scalar buffer, T in units of squared distance; 1 until :meth:`initialize`.
         covariance: (D, D) buffer, running covariance of the latents.
         critical_temperature: Scalar buffer, T_c of that covariance.
+        running_usage: (K,) buffer, running mean assignment.
 
     Raises:
         ValueError: If a size or a weight is out of range.
@@ -58,6 +65,7 @@ class DDCLCodebook(Codebook):
     temperature: Tensor
     covariance: Tensor
     critical_temperature: Tensor
+    running_usage: Tensor
 
     def __init__(
         self,
@@ -69,9 +77,17 @@ class DDCLCodebook(Codebook):
         variance_weight: float = 1.0,
         usage_weight: float = 0.0,
         decay: float = 0.9,
+        restart_threshold: float = 0.0,
+        seed: int = 0,
         channel_first: bool = False,
     ) -> None:
-        super().__init__(dim, codebook_size, channel_first=channel_first)
+        super().__init__(
+            dim,
+            codebook_size,
+            restart_threshold=restart_threshold,
+            seed=seed,
+            channel_first=channel_first,
+        )
         if commitment < 0 or usage_weight < 0 or variance_weight <= 0:
             raise ValueError(
                 "commitment and usage_weight must be >= 0 and variance_weight > 0, got "
@@ -88,6 +104,7 @@ class DDCLCodebook(Codebook):
         self.register_buffer("temperature", torch.ones(()))
         self.register_buffer("covariance", torch.eye(dim))
         self.register_buffer("critical_temperature", torch.tensor(4.0 / variance_weight))
+        self.register_buffer("running_usage", torch.full((codebook_size,), 1 / codebook_size))
 
     def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> CodebookOutput:
         """Quantise softly; see :meth:`Codebook.forward`."""
@@ -109,6 +126,7 @@ class DDCLCodebook(Codebook):
             )
             if self.usage_weight:
                 loss = loss + self.usage_weight * losses["usage_kl"]
+            codes_per_token = (weights @ code.entropy).exp()
             indices = self._indices_like(code.indices, z)
             if hard:
                 quantized = self._lookup(indices).to(z.dtype)
@@ -121,7 +139,7 @@ class DDCLCodebook(Codebook):
             indices=indices,
             loss=loss,
             losses=losses,
-            codes_per_token=(weights @ code.entropy).exp(),
+            codes_per_token=codes_per_token,
             usage=code.usage,
             latents=latents.detach(),
         )
@@ -133,29 +151,41 @@ class DDCLCodebook(Codebook):
 
     @torch.no_grad()
     def after_step(self, out: CodebookOutput) -> None:
-        """Update the critical temperature and move the temperature."""
+        """Update the critical temperature, move the temperature, restart starved prototypes."""
         super().after_step(out)
+        tokens = self._tokens(out)
         # About the prototypes' mean, the same in every process, which keeps the digits of latents
         # that lie far from the origin.
-        tokens = self._tokens(out) - self.codebook.mean(dim=0)
-        count = tokens.new_tensor([tokens.shape[0]])
-        entropy = out.codes_per_token.log() * count
-        second = tokens.mT @ tokens  # (D, D)
+        centred = tokens - self.codebook.mean(dim=0)
+        count = centred.new_tensor([len(centred)])
+        stats = (count, out.codes_per_token.log() * count, out.usage * count, centred.sum(dim=0))
+        second = centred.mT @ centred  # (D, D)
         # Sums of one vector: exact over processes with unequal token counts.
-        stats = summed(torch.cat([count, entropy, tokens.sum(dim=0), second.flatten()]).double())
-        if stats[0] == 0:
+        sums = summed(torch.cat([*stats, second.flatten()]).double())
+        if sums[0] == 0:
             return
-        stats = stats / stats[0]
-        mean, second = stats[2 : 2 + self.dim], stats[2 + self.dim :].view(self.dim, self.dim)
-        self._track(second - mean.outer(mean), self.decay)
-        self.temperature.fill_(
+        sizes = [1, 1, self.codebook_size, self.dim, self.dim**2]
+        _, entropy, usage, mean, second = (sums / sums[0]).split(sizes)
+        self._track(second.view(self.dim, self.dim) - mean.outer(mean), self.decay)
+        self.running_usage.lerp_(usage.to(self.running_usage.dtype), 1 - self.decay)
+        self._set_temperature(
             self.controller.next(
                 int(self.steps),
                 float(self.temperature),
-                float(stats[1].exp()),
+                math.exp(entropy.item()),
                 float(self.critical_temperature),
             )
         )
+        self._restart(tokens, self.running_usage)
+
+    def _replace(self, rows: Tensor, vectors: Tensor, size: Tensor) -> None:
+        super()._replace(rows, vectors, size)
+        self.running_usage[rows] = size
+
+    def _set_temperature(self, temperature: float) -> None:
+        # Latents that are all equal have a critical temperature of zero, which nothing divides.
+        lowest = max(1e-12, torch.finfo(self.temperature.dtype).tiny)
+        self.temperature.fill_(max(temperature, lowest))
 
     def _track(self, covariance: Tensor, decay: float) -> None:
         self.covariance.lerp_(covariance.to(self.covariance.dtype), 1 - decay)
@@ -167,5 +197,6 @@ class DDCLCodebook(Codebook):
         self._track(centred.mT @ centred / latents.shape[0], decay=0.0)
         # The assignment matrix of the search is (n, K); a sample settles it to a percent.
         sample = latents[:: max(1, latents.shape[0] // 2048)]
+        self.running_usage.fill_(1 / self.codebook_size)
         critical = float(self.critical_temperature)
-        self.temperature.fill_(self.controller.first(sample, self.codebook, critical))
+        self._set_temperature(self.controller.first(sample, self.codebook, critical))

@@ -248,9 +248,9 @@ def largest_variance(covariance: Tensor) -> Tensor:
         >>> largest_variance(torch.diag(torch.tensor([1.0, 3.0]))).item()
         3.0
     """
-    # Not every accelerator has a symmetric eigensolver, and D is small.
-    eigenvalues = torch.linalg.eigvalsh(covariance.cpu())
-    return eigenvalues[-1].clamp_min(0).to(covariance.device)
+    # Not every accelerator, nor dtype, has a symmetric eigensolver, and D is small.
+    eigenvalues = torch.linalg.eigvalsh(covariance.cpu().double())
+    return eigenvalues[-1].clamp_min(0).to(covariance)
 
 
 def _centred(z: Tensor, codebook: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -119,6 +119,8 @@ def _separated(centers: Tensor, latents: Tensor, generator: torch.Generator) -> 
     order = inverse.argsort(stable=True)
     repeated = torch.ones_like(inverse, dtype=torch.bool)
     repeated[order[counts.cumsum(0) - counts]] = False
-    scale = latents.var(dim=0, unbiased=False).mean().sqrt().clamp_min(1e-6) * 1e-2
+    scale = 1e-2 * latents.var(dim=0, unbiased=False).mean().sqrt()
+    # A nudge below the spacing of floats would leave the rows equal.
+    scale = scale.clamp_min(1e-8).maximum(64 * torch.finfo(latents.dtype).eps * latents.abs().max())
     noise = torch.randn(centers.shape, generator=generator).to(centers)
     return torch.where(repeated[:, None], centers + scale * noise, centers)

@@ -93,9 +93,15 @@ class UtilizationTracker(nn.Module):
 
         Raises:
             IndexError: If an index lies outside [-1, K); nothing is counted then.
+            TypeError: If the indices are not integers, or the mask is not bool.
             ValueError: If the mask has another shape.
         """
+        if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
+            raise TypeError(f"indices must be integers, got {indices.dtype}")
+        indices = indices.to(torch.int64)
         if mask is not None:
+            if mask.dtype != torch.bool:
+                raise TypeError(f"mask must be bool (False for padding), got {mask.dtype}")
             if mask.shape != indices.shape:
                 raise ValueError(
                     f"mask must have the indices' shape {tuple(indices.shape)}, "
@@ -110,7 +116,7 @@ class UtilizationTracker(nn.Module):
                 "codebook?"
             )
         # Shifted by one, so that padding falls into a bin of its own.
-        counted = torch.bincount(indices.to(torch.int64) + 1, minlength=self.codebook_size + 1)
+        counted = torch.bincount(indices + 1, minlength=self.codebook_size + 1)
         self.counts += counted[1:].to(self.counts.device)
 
     def compute(self) -> Utilization:

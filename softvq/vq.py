@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .codebook import Codebook, compute_dtype
-from .distributed import gathered, summed
+from .distributed import summed
 from .functional import nearest_codes, token_weights
 from .output import CodebookOutput
 
@@ -18,7 +18,7 @@ from .output import CodebookOutput
 class VQCodebook(Codebook):
     """Nearest prototype, straight-through gradient, codebook learnt by gradient.
 
-    The loss is ``codebook + commitment_weight * commitment``: the first term moves prototypes to
+    The loss is ``codebook_loss + commitment * commitment_loss``: the first term moves prototypes to
     their latents only, the second moves latents to their prototypes only.
 
     Args:
@@ -58,18 +58,19 @@ class VQCodebook(Codebook):
         seed: int = 0,
         channel_first: bool = False,
     ) -> None:
-        super().__init__(dim, codebook_size, channel_first=channel_first)
-        if commitment < 0 or not 0 <= restart_threshold < 1:
-            raise ValueError(
-                "commitment must be >= 0 and restart_threshold in [0, 1), got "
-                f"{commitment}, {restart_threshold}"
-            )
+        super().__init__(
+            dim,
+            codebook_size,
+            restart_threshold=restart_threshold,
+            seed=seed,
+            channel_first=channel_first,
+        )
+        if commitment < 0:
+            raise ValueError(f"commitment must be >= 0, got {commitment}")
         if not 0 <= decay < 1:
             raise ValueError(f"decay must lie in [0, 1), got {decay}")
         self.commitment = commitment
         self.decay = decay
-        self.restart_threshold = restart_threshold
-        self.seed = seed
         bound = 1 / codebook_size
         self._set_codebook(torch.empty(codebook_size, dim).uniform_(-bound, bound))
         self.register_buffer("cluster_size", torch.ones(codebook_size))
@@ -91,10 +92,10 @@ class VQCodebook(Codebook):
             # Both terms from the prototypes themselves, before the straight-through sum, which
             # would hide the codebook from the first.
             losses = {
-                "codebook": weights @ (latents.detach() - chosen).square().mean(dim=1),
-                "commitment": weights @ (latents - chosen.detach()).square().mean(dim=1),
+                "codebook_loss": weights @ (latents.detach() - chosen).square().mean(dim=1),
+                "commitment_loss": weights @ (latents - chosen.detach()).square().mean(dim=1),
             }
-            distance = losses["commitment"].detach()
+            distance = losses["commitment_loss"].detach()
             losses |= {"loss_q": distance, "loss_ols": distance, "variance": distance * 0}
             # The latents minus themselves are an exact zero that carries the gradient, so that the
             # values are the prototypes to the last bit.
@@ -114,7 +115,7 @@ class VQCodebook(Codebook):
         )
 
     def _weighted(self, losses: dict[str, Tensor]) -> Tensor:
-        return losses["codebook"] + self.commitment * losses["commitment"]
+        return losses["codebook_loss"] + self.commitment * losses["commitment_loss"]
 
     @torch.no_grad()
     def after_step(self, out: CodebookOutput) -> None:
@@ -127,30 +128,13 @@ class VQCodebook(Codebook):
         counts = summed(torch.bincount(indices, minlength=self.codebook_size)).to(tokens.dtype)
         self.cluster_size.lerp_(counts.to(self.cluster_size.dtype), 1 - self.decay)
         self._learn(tokens, indices)
-        if self.restart_threshold:
-            self._restart(tokens)
+        self._restart(tokens, self.cluster_size)
 
     def _learn(self, tokens: Tensor, indices: Tensor) -> None:
         """Learn prototypes from (M, D) tokens; gradients do it here."""
 
-    def _restart(self, tokens: Tensor) -> None:
-        mean = self.cluster_size.mean()
-        starved = (self.cluster_size < self.restart_threshold * mean).nonzero().squeeze(1)
-        if not len(starved):
-            return
-        generator = torch.Generator().manual_seed(self.seed + int(self.steps))
-        order = torch.randperm(tokens.shape[0], generator=generator)[: len(starved)]
-        candidates = gathered(tokens[order.to(tokens.device)])
-        order = torch.randperm(candidates.shape[0], generator=generator)[: len(starved)]
-        starved = starved[: len(order)]
-        # Twice the threshold gives the newcomer time to be chosen before it is judged again.
-        self._replace(
-            starved, candidates[order.to(tokens.device)], 2 * self.restart_threshold * mean
-        )
-
     def _replace(self, rows: Tensor, vectors: Tensor, size: Tensor) -> None:
-        """Move prototypes, and all state that belongs to them, at once."""
-        self.codebook[rows] = vectors.to(self.codebook.dtype)
+        super()._replace(rows, vectors, size)
         self.cluster_size[rows] = size
 
     def _initialized_from(self, latents: Tensor) -> None:
@@ -161,7 +145,7 @@ class VQEMACodebook(VQCodebook):
     """Nearest prototype, straight-through gradient, codebook learnt by moving averages.
 
     A prototype is the running mean of the latents that chose it: no gradient, no learning rate.
-    The loss is ``commitment_weight * commitment``. Arguments are those of :class:`VQCodebook`;
+    The loss is ``commitment * commitment_loss``. Arguments are those of :class:`VQCodebook`;
     ``codebook`` is a buffer here.
 
     Attributes:
@@ -185,7 +169,7 @@ class VQEMACodebook(VQCodebook):
         self.register_buffer("embed_sum", codebook.clone())
 
     def _weighted(self, losses: dict[str, Tensor]) -> Tensor:
-        return self.commitment * losses["commitment"]
+        return self.commitment * losses["commitment_loss"]
 
     def _learn(self, tokens: Tensor, indices: Tensor) -> None:
         sums = torch.zeros_like(self.embed_sum).index_add_(

@@ -1,0 +1,37 @@
+# make train, make test, make bench: each sets itself up on a fresh machine.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+
+.PHONY: train test lint bench clean
+
+# The last run's folder is printed by train.py itself; a fixed name lets the report find it.
+train: $(VENV)/.train
+	@out=runs/quick-$$(date +%Y%m%d-%H%M%S) && \
+	$(RUN) train.py --preset quick --out $$out && \
+	$(RUN) -m eval report $$out --json $$out/report.json
+
+test: $(VENV)/.dev
+	$(RUN) -m pytest -q -m "not slow"
+
+lint: $(VENV)/.dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench: $(VENV)/.dev
+	$(RUN) benchmarks/training_step.py
+
+$(VENV)/.train: pyproject.toml
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -e ".[train]"
+	touch $@
+
+$(VENV)/.dev: pyproject.toml
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@ $(VENV)/.train
+
+clean:
+	rm -rf $(VENV) dist

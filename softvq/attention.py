@@ -1,0 +1,217 @@
+"""Soft quantisation without the (N, K) assignment matrix.
+
+Latents attend to prototypes: query ``[2 z, ...] / T``, key ``[p, |p|^2, ...]`` and value
+``[p, |p|^2]`` give the soft centroid and ``sum_k q_k |p_k|^2``, hence L_OLS, V and L_q. A block of
+latents at a time meets all prototypes, and the backward pass computes the block's assignments
+anew, after memory-efficient attention (Rabe and Staats, https://arxiv.org/abs/2112.05682).
+
+A fused attention kernel would give neither indices, entropy nor usage, which would cost another
+pass over (N, K); it has no exact zeros where the softmax saturates, which 1 / T would amplify; and
+no float64 on every device. Blocks of plain matrix products have all three and are as fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .functional import SoftCode, _centred, token_weights, usage_divergence
+
+# Elements of a block's assignment matrix: in the cache of a CPU, and enough to fill a GPU.
+BLOCK_ELEMENTS = {"cpu": 2**21}
+BLOCK_ELEMENTS_ACCELERATOR = 2**23
+# Fewer latents at a time would read the prototypes from memory more often than it computes on them.
+BLOCK_ROWS = 64
+
+
+def soft_quantize_attention(
+    z: Tensor, codebook: Tensor, temperature: Tensor | float, mask: Tensor | None = None
+) -> SoftCode:
+    """Soft codes and their decomposition, in memory linear in N + K.
+
+    Same arguments, results and first derivatives as :func:`softvq.functional.soft_quantize`, to
+    rounding. Beyond inputs, outputs and gradients it holds a few copies of the codebook and
+    two blocks of 2 M elements (8 M on accelerators), or of 64 K elements where that is more.
+
+    Args:
+        z: (N, D) latents, float32 or float64.
+        codebook: (K, D) prototypes, same dtype.
+        temperature: T > 0, in units of squared distance; may be a tensor that requires grad.
+        mask: (N,) bool, False for padding: such rows change nothing and come back as zeros.
+
+    Returns:
+        A :class:`SoftCode`; ``loss_q``, ``loss_ols`` and ``variance`` are sums over D.
+
+    Raises:
+        RuntimeError: On differentiating twice; the dense engine can.
+
+    Example:
+        >>> prototypes = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+        >>> code = soft_quantize_attention(torch.zeros(1, 2), prototypes, 1.0)
+        >>> code.quantized.tolist(), code.loss_ols.item(), code.variance.item()
+        ([[0.0, 0.0]], 0.0, 1.0)
+    """
+    if mask is not None:
+        z = torch.where(mask[:, None], z, 0.0)
+    z, codebook, center = _centred(z, codebook)
+    if isinstance(temperature, Tensor):
+        temperature = temperature.to(z).reshape(())
+    else:
+        temperature = z.new_full((), temperature)
+    mixed, usage, indices, entropy = _attend(z, codebook, temperature, token_weights(mask, z))
+
+    quantized, second_moment = mixed[:, :-1], mixed[:, -1]
+    loss_ols = (z - quantized).square().sum(dim=1)
+    variance = second_moment - quantized.square().sum(dim=1)
+    loss_q = (loss_ols + variance).clamp_min(0)
+    # Rounding can push a vanishing V below zero; its gradient vanishes there as well.
+    variance = variance.clamp_min(0)
+    quantized = quantized + center
+    if mask is not None:
+        quantized = torch.where(mask[:, None], quantized, 0.0)
+        loss_q, loss_ols = torch.where(mask, loss_q, 0.0), torch.where(mask, loss_ols, 0.0)
+        variance, entropy = torch.where(mask, variance, 0.0), torch.where(mask, entropy, 0.0)
+        indices = torch.where(mask, indices, -1)
+    usage_kl = usage_divergence(usage)
+    return SoftCode(
+        quantized, loss_q, loss_ols, variance, usage_kl, indices, entropy.detach(), usage.detach()
+    )
+
+
+# An operator of its own is one node to torch.compile and torch.export, whatever N, instead of a
+# loop that is unrolled for one N. Products write to given memory, which autocast leaves alone.
+@torch.library.custom_op(
+    "softvq::attend",
+    mutates_args=(),
+    schema="(Tensor z, Tensor codebook, Tensor temperature, Tensor weights)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+)
+def _attend(
+    z: Tensor, codebook: Tensor, temperature: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mixed values (N, D + 1), usage (K,), nearest indices (N,) and entropy (N,)."""
+    query, key, values = _operands(z, codebook, temperature)
+    mixed = z.new_empty(z.shape[0], values.shape[1])
+    usage = z.new_zeros(codebook.shape[0])
+    indices = torch.empty_like(weights, dtype=torch.int64)
+    entropy = torch.empty_like(weights)
+    for rows, logits, q in _blocks(z, codebook):
+        torch.mm(query[rows], key, out=logits)  # (R, K)
+        torch.softmax(logits, dim=1, out=q)
+        torch.mm(q, values, out=mixed[rows])
+        usage.addmv_(q.mT, weights[rows])
+        top, nearest = logits.max(dim=1)  # (R,)
+        log_partition = top - q.gather(1, nearest[:, None]).squeeze(1).log()
+        indices[rows] = nearest
+        entropy[rows] = (log_partition - logits.mul_(q).sum(dim=1)).clamp_min(0)
+    return mixed, usage, indices, entropy
+
+
+@torch.library.custom_op(
+    "softvq::attend_backward",
+    mutates_args=(),
+    schema="(Tensor grad_mixed, Tensor grad_usage, Tensor z, Tensor codebook, Tensor temperature,"
+    " Tensor weights, bool for_latents, bool for_codebook) -> (Tensor, Tensor, Tensor)",
+)
+def _attend_backward(
+    grad_mixed: Tensor,
+    grad_usage: Tensor,
+    z: Tensor,
+    codebook: Tensor,
+    temperature: Tensor,
+    weights: Tensor,
+    for_latents: bool,
+    for_codebook: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the latents (N, D), the prototypes (K, D) and the temperature, a scalar."""
+    query, key, values = _operands(z, codebook, temperature)
+    key = torch.cat([key, grad_usage[None]])  # (D + 3, K)
+    ones, zeros = torch.ones_like(weights)[:, None], torch.zeros_like(weights)[:, None]
+    grad_q = torch.cat([grad_mixed[:, :-1], zeros, grad_mixed[:, -1:], weights[:, None]], dim=1)
+    score = torch.cat([2 * z, -ones], dim=1) / temperature  # (N, D + 1)
+    pulled = torch.zeros_like(score)
+    grad_values = torch.zeros_like(key[:-2])  # (D + 1, K), the layout that is fastest to add to
+    for rows, q, grad_logits in _blocks(z, codebook):
+        torch.mm(query[rows], key[:-1], out=grad_logits)  # (R, K)
+        torch.softmax(grad_logits, dim=1, out=q)
+        torch.mm(grad_q[rows], key, out=grad_logits).mul_(q)
+        grad_logits.addcmul_(q, grad_logits.sum(dim=1, keepdim=True), value=-1)
+        if for_latents:
+            torch.mm(grad_logits, values, out=pulled[rows])
+        if for_codebook:
+            grad_values.addmm_(grad_mixed[rows].mT, q).addmm_(score[rows].mT, grad_logits)
+    grad_codebook = grad_values[:-1].mT.contiguous()  # (K, D)
+    grad_codebook.addcmul_(codebook, grad_values[-1, :, None], value=2)
+    # The rows of grad_logits sum to zero, so that |z|^2 takes no part.
+    grad_z = pulled[:, :-1] * (2 / temperature)
+    grad_temperature = (pulled[:, -1].sum() / temperature - (z * grad_z).sum()) / temperature
+    return grad_z, grad_codebook, grad_temperature
+
+
+def _operands(z: Tensor, codebook: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Query (N, D + 2) and key (D + 2, K), whose product is ``-d_nk / T``; values (K, D + 1)."""
+    norms = codebook.square().sum(dim=1)  # (K,)
+    ones = torch.ones_like(z[:, :1])
+    query = torch.cat([2 * z, -z.square().sum(dim=1, keepdim=True), -ones], dim=1) / temperature
+    key = torch.cat([codebook.mT, torch.ones_like(norms)[None], norms[None]])
+    return query, key, torch.cat([codebook, norms[:, None]], dim=1)
+
+
+def _blocks(z: Tensor, codebook: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Blocks of R latents, each with the same two (R, K) matrices to write to."""
+    count, size = z.shape[0], codebook.shape[0]
+    elements = BLOCK_ELEMENTS.get(z.device.type, BLOCK_ELEMENTS_ACCELERATOR)
+    block = min(count, max(BLOCK_ROWS, elements // size))
+    first, second = z.new_empty(block, size), z.new_empty(block, size)
+    for start in range(0, count, max(1, block)):
+        rows = slice(start, min(start + block, count))
+        length = rows.stop - start
+        yield rows, first[:length], second[:length]
+
+
+@_attend.register_fake
+def _attend_fake(
+    z: Tensor, codebook: Tensor, temperature: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    count, dim = z.shape
+    return (
+        z.new_empty(count, dim + 1),
+        z.new_empty(codebook.shape[0]),
+        z.new_empty(count, dtype=torch.int64),
+        z.new_empty(count),
+    )
+
+
+@_attend_backward.register_fake
+def _attend_backward_fake(
+    grad_mixed: Tensor, grad_usage: Tensor, z: Tensor, codebook: Tensor, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return z.new_empty(z.shape), z.new_empty(codebook.shape), z.new_empty(())
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate(
+    ctx: Any, grad_mixed: Tensor, grad_usage: Tensor, *_: Tensor
+) -> tuple[Tensor | None, ...]:
+    latents, codebook, temperature, _weights = ctx.needs_input_grad
+    gradients = _attend_backward(
+        grad_mixed, grad_usage, *ctx.saved_tensors, latents or temperature, codebook
+    )
+    return (*gradients, None)
+
+
+def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+    raise RuntimeError(
+        "the attention engine computes no second derivatives; use the dense engine, "
+        "softvq.functional.soft_quantize"
+    )
+
+
+_attend.register_autograd(_differentiate, setup_context=_save)
+_attend_backward.register_autograd(_refuse)

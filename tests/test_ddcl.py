@@ -1,0 +1,296 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from softvq import (
+    CodesPerToken,
+    ConstantTemperature,
+    CriticalFraction,
+    DDCLCodebook,
+    Schedule,
+)
+from softvq.functional import assignment, soft_quantize
+
+
+def gaussian(n, d, seed=0, scale=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    # Variances that fall from axis to axis, so that the largest stands alone.
+    spread = torch.tensor([3.0 / (axis + 1) for axis in range(d)], dtype=torch.float64)
+    z = torch.randn(n, d, generator=generator, dtype=torch.float64) * spread.sqrt()
+    return scale * (z - z.mean(dim=0))
+
+
+def covariance(z):
+    return np.cov(np.asarray(z, np.float64).T, bias=True).reshape(z.shape[1], z.shape[1])
+
+
+def spread_of(codebook):
+    return float((codebook - codebook.mean(dim=0)).square().sum(dim=1).mean().sqrt())
+
+
+def flow(z, temperature, *, b=1.0, size=4, steps=40, start=1e-3, seed=1):
+    """Gradient descent on mean ``L_OLS + b V`` in the prototypes; their spread after every step."""
+    generator = torch.Generator().manual_seed(seed)
+    p = start * torch.randn(size, z.shape[1], generator=generator, dtype=z.dtype)
+    p.requires_grad_()
+    spreads = [spread_of(p.detach())]
+    for _ in range(steps):
+        code = soft_quantize(z, p, temperature)
+        (grad,) = torch.autograd.grad((code.loss_ols + b * code.variance).mean(), p)
+        with torch.no_grad():
+            p -= size / (2 * b) * grad
+        spreads.append(spread_of(p.detach()))
+    return spreads
+
+
+@pytest.mark.parametrize("b", [1.0, 2.0, 0.5])
+def test_collapse_is_a_saddle_below_the_critical_temperature_and_attracts_above(b):
+    z = gaussian(128, 3)
+    lam = np.linalg.eigvalsh(covariance(z))[-1]
+    critical = 4 * lam / b
+    escaping = flow(z, 0.8 * critical, b=b)
+    caught = flow(z, 1.2 * critical, b=b)
+    assert escaping[-1] > 0.3 * math.sqrt(lam)
+    assert caught[-1] < 1e-2 * caught[0]
+    # Near collapse the curvature along the leading axis is 2 b (1 - T_c / T) / K: the step size
+    # of the flow makes T_c / T the growth per step.
+    for spreads, ratio in ((escaping, 0.8), (caught, 1.2)):
+        assert spreads[12] / spreads[11] == pytest.approx(1 / ratio, rel=0.01)
+
+
+def test_a_spread_codebook_collapses_above_the_critical_temperature():
+    z = gaussian(128, 3)
+    critical = 4 * np.linalg.eigvalsh(covariance(z))[-1]
+    assert flow(z, 1.3 * critical, start=0.5)[-1] < 0.01
+    assert flow(z, 0.8 * critical, start=0.5)[-1] > 0.5
+
+
+@pytest.mark.parametrize("b", [1.0, 2.0, 0.5])
+def test_the_hessian_at_collapse_changes_sign_at_the_critical_temperature(b):
+    z = gaussian(200, 2)
+    critical = 4 * np.linalg.eigvalsh(covariance(z))[-1] / b
+
+    def smallest_curvature(temperature):
+        def loss(p):
+            code = soft_quantize(z, p, temperature)
+            return (code.loss_ols + b * code.variance).mean()
+
+        # A hair off collapse: at V = 0 exactly, its clamp has no second derivative.
+        collapsed = 1e-5 * torch.eye(3, 2, dtype=torch.float64)
+        hessian = torch.autograd.functional.hessian(loss, collapsed).reshape(6, 6)
+        return torch.linalg.eigvalsh(hessian)[0].item()
+
+    assert smallest_curvature(critical) == pytest.approx(0, abs=1e-5)
+    for ratio in (0.8, 0.99, 1.01, 1.2):
+        expected = 2 / 3 * b * (1 - 1 / ratio)
+        assert smallest_curvature(ratio * critical) == pytest.approx(expected, rel=1e-4)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.integers(0, 2**31),
+    st.floats(0.01, 100),
+    st.tuples(st.floats(0, 2), st.floats(0.1, 3), st.floats(0, 1)),
+)
+def test_the_loss_is_the_weighted_sum_of_its_terms(seed, temperature, weights):
+    commitment, b, usage_weight = weights
+    torch.manual_seed(seed)
+    codebook = DDCLCodebook(
+        3, 5, commitment=commitment, variance_weight=b, usage_weight=usage_weight
+    ).double()
+    codebook.temperature.fill_(temperature)
+    z = torch.randn(4, 2, 3, dtype=torch.float64)
+    out = codebook(z)
+
+    flat, p = z.reshape(-1, 3).numpy(), codebook.codebook.detach().numpy()
+    d = ((flat[:, None] - p) ** 2).sum(axis=2)
+    q = np.exp(-(d - d.min(axis=1, keepdims=True)) / temperature)
+    q /= q.sum(axis=1, keepdims=True)
+    mean, usage = q @ p, q.mean(axis=0)
+    ols = ((flat - mean) ** 2).mean()
+    variance = (q[:, :, None] * (p - mean[:, None]) ** 2).sum(axis=1).mean()
+    divergence = (usage * np.log(np.maximum(usage, 1e-300) * 5)).sum()
+    entropy = -(q * np.log(np.maximum(q, 1e-300))).sum(axis=1).mean()
+
+    np.testing.assert_allclose(out.quantized.detach().reshape(-1, 3), mean, atol=1e-10)
+    expected = {"loss_q": ols + variance, "loss_ols": ols, "variance": variance}
+    assert set(out.losses) == {*expected, "usage_kl"}
+    for name, value in expected.items():
+        assert out.losses[name].item() == pytest.approx(value, rel=1e-9, abs=1e-12), name
+    assert out.losses["usage_kl"].item() == pytest.approx(divergence, rel=1e-9, abs=1e-10)
+    total = commitment * (ols + b * variance) + usage_weight * divergence
+    assert out.loss.item() == pytest.approx(total, rel=1e-9, abs=1e-10)
+    assert out.codes_per_token.item() == pytest.approx(math.exp(entropy), rel=1e-8)
+    np.testing.assert_allclose(out.usage, usage, atol=1e-12)
+    assert not out.usage.requires_grad
+    assert not out.latents.requires_grad
+
+
+def test_every_prototype_and_every_latent_gets_a_gradient():
+    torch.manual_seed(0)
+    codebook = DDCLCodebook(3, 7)
+    codebook.temperature.fill_(3.0)
+    z = torch.randn(5, 3, requires_grad=True)
+    codebook(z).quantized.square().sum().backward()
+    assert (codebook.codebook.grad.abs().sum(dim=1) > 1e-4).all()
+    assert (z.grad.abs().sum(dim=1) > 1e-4).all()
+
+
+def test_the_usage_weight_adds_the_gradient_of_the_usage():
+    def gradients(weight):
+        torch.manual_seed(0)
+        codebook = DDCLCodebook(2, 8, usage_weight=weight)
+        z = torch.randn(64, 2, requires_grad=True)
+        out = codebook(z)
+        leaves = (z, codebook.codebook)
+        return (
+            torch.autograd.grad(out.loss, leaves, retain_graph=True),
+            torch.autograd.grad(out.losses["usage_kl"], leaves),
+        )
+
+    plain, usage = gradients(0.0)
+    weighted, _ = gradients(0.3)
+    for without, alone, both in zip(plain, usage, weighted, strict=True):
+        assert alone.abs().max() > 1e-4
+        torch.testing.assert_close(both, without + 0.3 * alone)
+
+
+def test_hard_outputs_the_nearest_prototypes():
+    torch.manual_seed(0)
+    codebook = DDCLCodebook(3, 6, channel_first=True)
+    z = torch.randn(2, 3, 4)
+    soft, hard = codebook(z), codebook(z, hard=True)
+    assert torch.equal(hard.indices, soft.indices)
+    assert torch.equal(hard.quantized, codebook.decode(soft.indices))
+    assert torch.equal(hard.loss, soft.loss)
+    assert not torch.allclose(hard.quantized, soft.quantized, atol=1e-2)
+
+
+def test_after_step_tracks_the_covariance_and_follows_the_controller():
+    codebook = DDCLCodebook(
+        3,
+        6,
+        temperature=CriticalFraction(Schedule(0.5, 0.1, steps=4)),
+        variance_weight=2.0,
+        decay=0.7,
+    )
+    torch.manual_seed(0)
+    reference = np.eye(3)
+    for step in range(1, 6):
+        # Far from the prototypes, where a careless second moment loses its digits.
+        z = 30.0 + torch.randn(32, 3) * torch.tensor([1.0, 2.0, 3.0])
+        mask = torch.rand(32) > 0.3
+        codebook.after_step(codebook(z, mask))
+        reference = 0.7 * reference + 0.3 * covariance(z[mask])
+        np.testing.assert_allclose(codebook.covariance, reference, rtol=1e-3, atol=2e-3)
+        critical = 4 * np.linalg.eigvalsh(reference)[-1] / 2.0
+        assert codebook.critical_temperature.item() == pytest.approx(critical, rel=1e-3)
+        wanted = 0.5 * (0.2 ** min(1.0, step / 4))
+        assert codebook.temperature_ratio.item() == pytest.approx(wanted, rel=1e-5)
+    assert int(codebook.steps) == 5
+
+
+def test_starved_prototypes_restart_on_latents():
+    torch.manual_seed(0)
+    codebook = DDCLCodebook(
+        2, 6, temperature=ConstantTemperature(Schedule(0.5)), decay=0.5, restart_threshold=0.1
+    )
+    corners = torch.tensor([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0], [9.0, 9.0]])
+    codebook.codebook.data.copy_(torch.cat([corners, torch.full((2, 2), 100.0)]))
+    codebook.temperature.fill_(0.5)
+    z = corners.repeat(16, 1) + torch.randn(64, 2)
+    usage = np.full(6, 1 / 6)
+    restarts = []
+    for step in range(20):
+        out = codebook(z)
+        usage = 0.5 * usage + 0.5 * out.usage.numpy()
+        starved = usage < 0.1 * usage.mean()
+        kept = codebook.codebook.detach()[~starved]
+        codebook.after_step(out)
+        assert torch.equal(codebook.codebook.detach()[~starved], kept)
+        if starved.any():
+            restarts.append((step, np.flatnonzero(starved).tolist()))
+            moved = codebook.codebook.detach()[starved]
+            assert all((z == row).all(dim=1).any() for row in moved)
+            assert len(moved.unique(dim=0)) == 2
+            usage[starved] = 0.2 * usage.mean()
+        np.testing.assert_allclose(codebook.running_usage, usage, rtol=1e-5, atol=1e-7)
+    # From 1/6 by halves: below a tenth of the mean, 1/60, at the fourth step.
+    assert restarts == [(3, [4, 5])]
+
+
+def test_an_empty_batch_moves_neither_covariance_nor_temperature():
+    codebook = DDCLCodebook(3, 6, temperature=ConstantTemperature(Schedule(5.0)))
+    codebook.after_step(codebook(torch.randn(4, 3), torch.zeros(4, dtype=torch.bool)))
+    assert codebook.temperature.item() == 1.0
+    assert torch.equal(codebook.covariance, torch.eye(3))
+
+
+def test_initialize_places_prototypes_and_temperature():
+    z = gaussian(600, 4, scale=10.0).float()
+    codebook = DDCLCodebook(4, 16, temperature=CodesPerToken(Schedule(3.0)))
+    codebook.initialize([z[:200], z[200:].reshape(2, 200, 4)])
+    assert codebook.critical_temperature.item() == pytest.approx(
+        4 * np.linalg.eigvalsh(covariance(z))[-1], rel=1e-5
+    )
+    assert codebook(z).codes_per_token.item() == pytest.approx(3.0, rel=5e-3)
+    assert codebook(z).losses["loss_q"] < z.var(dim=0).mean()
+    codebook = DDCLCodebook(4, 16, temperature=CodesPerToken(Schedule(16.0), ceiling=0.2))
+    codebook.initialize(z)
+    assert codebook.temperature_ratio.item() == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    "controller", [CodesPerToken(Schedule(2.0)), CriticalFraction(Schedule(0.1))]
+)
+def test_latents_without_variance_leave_a_working_codebook(controller):
+    codebook = DDCLCodebook(3, 4, temperature=controller, decay=0.0)
+    z = torch.full((16, 3), 5.0)
+    with pytest.warns(UserWarning, match="1 of the 4 prototypes"):
+        codebook.initialize(z)
+    for _ in range(3):
+        out = codebook(z.requires_grad_())
+        out.loss.backward()
+        codebook.after_step(out)
+        assert out.quantized.isfinite().all()
+        assert z.grad.isfinite().all()
+        assert codebook.codebook.grad.isfinite().all()
+    assert codebook.temperature > 0
+
+
+def test_a_bfloat16_module_can_take_a_step():
+    torch.manual_seed(0)
+    codebook = DDCLCodebook(3, 4).bfloat16()
+    z = torch.randn(32, 3, dtype=torch.bfloat16)
+    codebook.initialize(z)
+    codebook.after_step(codebook(z))
+    expected = 4 * np.linalg.eigvalsh(covariance(z.float()))[-1]
+    assert codebook.critical_temperature.item() == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"commitment": -1.0}, r"commitment.*-1\.0"),
+        ({"usage_weight": -0.5}, r"usage_weight.*-0\.5"),
+        ({"variance_weight": 0.0}, r"variance_weight > 0.*0\.0"),
+        ({"decay": 1.0}, r"decay.*1\.0"),
+        ({"restart_threshold": 1.0}, r"restart_threshold must lie in \[0, 1\), got 1\.0"),
+        ({"decay": -0.1}, r"decay.*-0\.1"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        DDCLCodebook(3, 4, **options)
+
+
+def test_the_token_is_the_most_likely_prototype():
+    torch.manual_seed(0)
+    codebook = DDCLCodebook(3, 12)
+    z = torch.randn(40, 3)
+    likely = assignment(z, codebook.codebook.detach(), codebook.temperature).argmax(dim=1)
+    assert torch.equal(codebook.encode(z), likely)

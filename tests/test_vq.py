@@ -1,0 +1,266 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from softvq import VQCodebook, VQEMACodebook
+
+BOTH = pytest.mark.parametrize("kind", [VQCodebook, VQEMACodebook])
+
+# Four prototypes of five elements, with distances that can be checked on paper.
+PROTOTYPES = torch.tensor(
+    [
+        [1.0, 0.0, -1.0, -1.0, 2.0],
+        [1.0, -2.0, 0.0, 0.0, 1.0],
+        [2.0, 1.0, 0.0, 1.0, 1.0],
+        [-1.0, -2.0, 0.0, 2.0, 0.0],
+    ]
+)
+LATENTS = torch.tensor(
+    [
+        [[1.0, 0.0, -1.0, -1.0, 1.0], [2.0, 1.0, 0.0, 2.0, 3.0]],
+        [[0.0, -2.0, 0.0, 1.0, 0.0], [1.0, -1.0, 0.0, -1.0, 1.0]],
+    ]
+)
+# Rows: squared distances of each latent to the four prototypes.
+DISTANCES = [[1, 6, 7, 19], [13, 18, 5, 27], [14, 3, 14, 2], [3, 2, 9, 15]]
+
+
+def with_prototypes(kind, prototypes=PROTOTYPES, **options):
+    codebook = kind(prototypes.shape[1], prototypes.shape[0], **options)
+    codebook.codebook.data.copy_(prototypes)
+    return codebook
+
+
+@BOTH
+def test_example_on_paper(kind):
+    out = with_prototypes(kind)(LATENTS)
+    assert out.indices.tolist() == [[0, 2], [3, 1]]
+    assert torch.equal(out.quantized, PROTOTYPES[[0, 2, 3, 1]].view(2, 2, 5))
+    # Chosen distances 1, 5, 2, 2 over four latents of five elements.
+    for name in ("codebook_loss", "commitment_loss", "loss_q", "loss_ols"):
+        assert out.losses[name].item() == pytest.approx(10 / 20)
+    assert out.losses["variance"].item() == 0
+    assert out.loss.item() == pytest.approx((1.25 if kind is VQCodebook else 0.25) * 0.5)
+    assert out.usage.tolist() == [0.25] * 4
+    assert out.codes_per_token.item() == 1
+
+
+def test_the_example_is_right():
+    z = LATENTS.view(4, 5)
+    found = [[int((a - b).square().sum()) for b in PROTOTYPES] for a in z]
+    assert found == DISTANCES
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 2**31),
+    st.tuples(st.integers(1, 12), st.integers(1, 9), st.integers(1, 5)),
+    st.sampled_from([0.0, 1000.0]),
+)
+def test_nearest_code_matches_brute_force(seed, sizes, offset):
+    n, k, d = sizes
+    generator = torch.Generator().manual_seed(seed)
+    prototypes = (torch.randn(k, d, generator=generator) + offset).double()
+    z = (torch.randn(n, d, generator=generator) + offset).double()
+    out = with_prototypes(VQCodebook, prototypes).double()(z)
+    expected = [
+        int(np.argmin([np.sum((a - b) ** 2) for b in prototypes.numpy()])) for a in z.numpy()
+    ]
+    # The offset's rounding went into the data themselves, so even close calls agree.
+    chosen = (z - prototypes[out.indices]).square().sum(dim=1)
+    best = (z - prototypes[expected]).square().sum(dim=1)
+    torch.testing.assert_close(chosen, best, rtol=1e-9, atol=1e-9)
+    assert out.losses["loss_q"].item() == pytest.approx(best.mean().item() / d, rel=1e-9)
+
+
+@BOTH
+def test_straight_through_gradient_is_exactly_one(kind):
+    codebook = with_prototypes(kind)
+    z = LATENTS.clone().requires_grad_()
+    upstream = torch.randn(2, 2, 5)
+    codebook(z).quantized.backward(upstream)
+    assert torch.equal(z.grad, upstream)
+    assert codebook.codebook.grad is None
+
+
+@BOTH
+def test_quantized_is_decoded_to_the_bit(kind):
+    torch.manual_seed(0)
+    codebook = kind(7, 33)
+    out = codebook(100 * torch.randn(50, 7))
+    assert torch.equal(out.quantized, codebook.decode(out.indices))
+
+
+def test_each_loss_moves_one_side_only():
+    codebook = with_prototypes(VQCodebook)
+    z = LATENTS.clone().requires_grad_()
+    losses = codebook(z).losses
+    leaves = (z, codebook.codebook)
+    to_z, to_codebook = torch.autograd.grad(losses["commitment_loss"], leaves, allow_unused=True)
+    assert to_codebook is None
+    torch.testing.assert_close(to_z, 2 * (LATENTS - PROTOTYPES[[0, 2, 3, 1]].view(2, 2, 5)) / 20)
+    to_z, to_codebook = torch.autograd.grad(losses["codebook_loss"], leaves, allow_unused=True)
+    assert to_z is None
+    expected = 2 * (PROTOTYPES - LATENTS.view(4, 5)[[0, 3, 1, 2]]) / 20
+    torch.testing.assert_close(to_codebook, expected)
+
+
+def test_commitment_scales_the_encoders_gradient_only():
+    def gradients(commitment):
+        codebook = with_prototypes(VQCodebook, commitment=commitment)
+        z = LATENTS.clone().requires_grad_()
+        codebook(z).loss.backward()
+        return z.grad, codebook.codebook.grad
+
+    weak, strong = gradients(0.1), gradients(1.0)
+    torch.testing.assert_close(strong[0], 10 * weak[0])
+    assert torch.equal(strong[1], weak[1])
+    assert strong[1].abs().max() > 0
+
+
+def test_the_codebook_moves_while_its_loss_falls():
+    torch.manual_seed(0)
+    z = torch.randn(64, 3)
+    codebook = VQCodebook(3, 4)
+    optimizer = torch.optim.SGD(codebook.parameters(), lr=1.0)
+    before, first = codebook.codebook.detach().clone(), codebook(z).losses["codebook_loss"]
+    for _ in range(30):
+        optimizer.zero_grad()
+        codebook(z).loss.backward()
+        optimizer.step()
+    assert codebook(z).losses["codebook_loss"] < 0.8 * first
+    assert (codebook.codebook - before).norm() > 0.5
+
+
+def test_ema_matches_its_definition():
+    torch.manual_seed(0)
+    codebook = VQEMACodebook(3, 6, decay=0.8).double()
+    size, total = np.ones(6), codebook.codebook.numpy().copy()
+    centers = total.copy()
+    for step in range(8):
+        z = torch.randn(2, 20, 3, dtype=torch.float64) + 0.1 * step
+        mask = torch.rand(2, 20) > 0.2
+        out = codebook(z, mask)
+        codebook.after_step(out)
+
+        flat = z.numpy()[mask.numpy()]
+        nearest = ((flat[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
+        for k in range(6):
+            mine = flat[nearest == k]
+            size[k] = 0.8 * size[k] + 0.2 * len(mine)
+            total[k] = 0.8 * total[k] + 0.2 * mine.sum(axis=0)
+            centers[k] = total[k] / size[k]
+        np.testing.assert_allclose(codebook.cluster_size, size, rtol=1e-12)
+        np.testing.assert_allclose(codebook.embed_sum, total, rtol=1e-10)
+        np.testing.assert_allclose(codebook.codebook, centers, rtol=1e-10)
+    assert not codebook.codebook.requires_grad
+
+
+def test_codes_that_nobody_chooses_keep_their_place():
+    # Never chosen for so long that the running count underflows, then chosen again.
+    prototypes = torch.tensor([[0.0, 0.0], [50.0, -30.0]])
+    codebook = with_prototypes(VQEMACodebook, prototypes, decay=0.5)
+    codebook.embed_sum.copy_(prototypes)
+    z = torch.randn(16, 2)
+    for _ in range(200):
+        codebook.after_step(codebook(z))
+    torch.testing.assert_close(codebook.codebook[1], prototypes[1])
+    torch.testing.assert_close(codebook.codebook[0], z.mean(dim=0))
+    codebook.after_step(codebook(prototypes[1:] + 1))
+    torch.testing.assert_close(codebook.codebook[1], prototypes[1] + 1)
+
+
+@BOTH
+def test_restart_moves_all_state_at_once_and_the_code_survives(kind):
+    torch.manual_seed(0)
+    corners = torch.tensor([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0], [9.0, 9.0]])
+    prototypes = torch.cat([corners, torch.full((2, 2), 100.0)])
+    codebook = with_prototypes(kind, prototypes, decay=0.5, restart_threshold=0.05)
+    if kind is VQEMACodebook:
+        codebook.embed_sum.copy_(prototypes)
+    z = corners.repeat(16, 1) + torch.randn(64, 2)
+    restarts = []
+    for step in range(30):
+        out = codebook(z)
+        counts = torch.bincount(out.indices, minlength=6).float()
+        size = codebook.cluster_size.lerp(counts, 0.5)
+        starved = size < 0.05 * size.mean()
+        codebook.after_step(out)
+        if restarts:
+            assert counts.min() > 0
+        if starved.any():
+            restarts.append((step, starved.tolist()))
+            moved = codebook.codebook.detach()[starved]
+            assert all((z == row).all(dim=1).any() for row in moved)
+            assert len(moved.unique(dim=0)) == 2
+            size[starved] = 0.1 * size.mean()
+        torch.testing.assert_close(codebook.cluster_size, size)
+        if kind is VQEMACodebook:
+            torch.testing.assert_close(codebook.embed_sum, codebook.codebook * size[:, None])
+    # The running counts of the far ones are 1/2, then 1/4 of a token: below 5 % of the mean.
+    assert restarts == [(1, [False] * 4 + [True] * 2)]
+
+
+@BOTH
+def test_no_restart_unless_asked(kind):
+    prototypes = torch.tensor([[0.0, 0.0], [100.0, 100.0]])
+    codebook = with_prototypes(kind, prototypes, decay=0.5)
+    if kind is VQEMACodebook:
+        codebook.embed_sum.copy_(prototypes)
+    for _ in range(20):
+        codebook.after_step(codebook(torch.randn(8, 2)))
+    torch.testing.assert_close(codebook.codebook.detach()[1], prototypes[1])
+
+
+@BOTH
+def test_restarts_follow_their_seed(kind):
+    def run(seed):
+        torch.manual_seed(0)
+        prototypes = torch.cat([torch.zeros(1, 2), torch.full((3, 2), 100.0)])
+        codebook = with_prototypes(kind, prototypes, restart_threshold=0.5, decay=0.1, seed=seed)
+        z = torch.randn(64, 2)
+        torch.manual_seed(seed + 7)  # the global generator must not matter
+        for _ in range(3):
+            codebook.after_step(codebook(z))
+        return codebook.codebook.detach()
+
+    assert torch.equal(run(1), run(1))
+    assert not torch.equal(run(1), run(2))
+
+
+@BOTH
+def test_kmeans_initialisation(kind):
+    torch.manual_seed(0)
+    corners = torch.tensor([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0], [9.0, 9.0]])
+    z = corners.repeat(50, 1) + 0.1 * torch.randn(200, 2)
+    codebook = kind(2, 4)
+    codebook.initialize(z)
+    means = torch.stack([z[k::4].mean(dim=0) for k in range(4)])
+    gap = torch.cdist(means, codebook.codebook.detach()).min(dim=1).values
+    assert gap.max() < 1e-4
+    assert torch.equal(codebook.cluster_size, torch.ones(4))
+    if kind is VQEMACodebook:
+        assert torch.equal(codebook.embed_sum, codebook.codebook)
+
+
+def test_the_textbook_initialisation_is_uniform():
+    codebook = VQCodebook(64, 50).codebook.detach()
+    assert codebook.abs().max() <= 1 / 50
+    assert codebook.std().item() == pytest.approx(1 / 50 / 3**0.5, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"commitment": -1.0}, r"commitment.*-1\.0"),
+        ({"restart_threshold": 1.0}, r"restart_threshold must lie in \[0, 1\), got 1\.0"),
+        ({"restart_threshold": -0.1}, r"-0\.1"),
+        ({"decay": 1.0}, r"decay.*1\.0"),
+    ],
+)
+@BOTH
+def test_wrong_options(kind, options, message):
+    with pytest.raises(ValueError, match=message):
+        kind(3, 4, **options)

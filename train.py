@@ -1,0 +1,165 @@
+"""Train a VQ-VAE.
+
+python train.py --quantizer ddcl --dataset cifar10 --out runs/a
+python train.py --preset quick
+python train.py --resume --out runs/a
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from dataclasses import Field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from training.config import PRESETS, TrainConfig
+from training.errors import UserError
+
+# What may differ from the interrupted run when it goes on.
+RESUMABLE = ("out", "device", "epochs", "steps", "data_dir")
+
+
+def train(config: TrainConfig, *, resume: bool = False) -> Path:
+    """Train a model and leave a run folder.
+
+    Args:
+        config: The options.
+        resume: Continue the run in ``config.out`` from its last checkpoint.
+
+    Returns:
+        The run folder: config.json, metrics.jsonl, last.pt, best.pt, TensorBoard events.
+
+    Raises:
+        UserError: If the data, the folder or a checkpoint is not what the call needs.
+        KeyboardInterrupt: After Ctrl-C, once the run is saved.
+        SystemExit: After SIGTERM, once the run is saved, with status 143.
+    """
+    from training.checkpoint import load_checkpoint, write_atomic
+    from training.datasets import load_splits
+    from training.trainer import Trainer
+
+    if config.out and not resume and (Path(config.out) / "last.pt").exists():
+        raise UserError(
+            f"{config.out} already holds a run; add --resume to continue it, or change --out"
+        )
+    splits = load_splits(
+        config.dataset,
+        config.data_dir,
+        limit_train=config.limit_train,
+        limit_test=config.limit_test,
+        image_size=config.image_size,
+        announce=click.echo,
+    )
+    # What auto found is what a resumed run must find again.
+    config = replace(
+        config, dataset=splits.name, out=config.out or default_run_folder(config, splits.name)
+    )
+    folder = Path(config.out)
+    state = load_checkpoint(folder / "last.pt") if resume else None
+    trainer = Trainer(config, splits, folder, state)
+    write_atomic(folder / "config.json", lambda file: file.write(config.to_json().encode()))
+    click.echo(f"{len(splits.train)} training images of {splits.name} ({splits.source})")
+    click.echo(f"run folder: {folder}")
+    stopped_by = trainer.run()
+    if stopped_by is not None:
+        click.echo(
+            f"stopped at step {trainer.step} of {trainer.total_steps} and saved; continue with: "
+            f"python train.py --resume --out {folder}",
+            err=True,
+        )
+        if stopped_by == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + stopped_by)
+    return folder
+
+
+def default_run_folder(config: TrainConfig, dataset: str) -> str:
+    """A folder under runs/ that does not exist yet."""
+    stem = f"runs/{config.quantizer}-{dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder, number = stem, 1
+    while Path(folder).exists():
+        number += 1
+        folder = f"{stem}-{number}"
+    return folder
+
+
+def click_option(spec: Field[Any]) -> click.Option:
+    """The command-line option of a field: its name, default, range and help come from there."""
+    rule = spec.metadata
+    flag = "--" + spec.name.replace("_", "-")
+    kind = str(spec.type).removesuffix(" | None")
+    declaration, options = [flag], {"help": rule["help"], "show_default": spec.default is not None}
+    if kind == "bool":
+        declaration = [f"{flag}/--no-{flag[2:]}"]
+    elif rule["choices"]:
+        options["type"] = click.Choice(rule["choices"])
+    elif kind == "str":
+        options["type"] = click.STRING
+    else:
+        ranged = click.IntRange if kind == "int" else click.FloatRange
+        low = rule["minimum"] if rule["above"] is None else rule["above"]
+        options["type"] = ranged(low, rule["maximum"], min_open=rule["above"] is not None)
+    return click.Option(declaration, default=spec.default, **options)
+
+
+def resumed_config(given: dict[str, Any]) -> TrainConfig:
+    """The config of an interrupted run, with what may change changed.
+
+    Raises:
+        UserError: If there is no such run, or an option differs that must not.
+    """
+    from training.checkpoint import load_checkpoint
+
+    if not given.get("out"):
+        raise UserError("--resume needs --out, the folder of the run to continue")
+    saved = load_checkpoint(Path(given["out"]) / "last.pt")["config"]
+    for name, value in given.items():
+        if name not in RESUMABLE and saved.get(name) != value:
+            raise UserError(
+                f"--{name.replace('_', '-')} is {value} but the run has {saved.get(name)}; "
+                f"only {', '.join(RESUMABLE)} may change when a run goes on"
+            )
+    return TrainConfig.from_dict(saved | given)
+
+
+@click.command(
+    params=[click_option(spec) for spec in fields(TrainConfig)],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option("--preset", type=click.Choice(sorted(PRESETS)), help="Defaults for a purpose.")
+@click.option("--resume", is_flag=True, help="Continue the run in --out.")
+@click.pass_context
+def main(context: click.Context, preset: str | None, resume: bool, **values: Any) -> None:
+    """Train a VQ-VAE with a soft or hard codebook, and watch its utilization.
+
+    The run folder gets config.json, metrics.jsonl, checkpoints and TensorBoard events.
+    """
+    given = {
+        name: value
+        for name, value in values.items()
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    try:
+        if resume:
+            if preset:
+                raise UserError("--resume takes its options from the run: leave out --preset")
+            config = resumed_config(given)
+        else:
+            config = TrainConfig(**(PRESETS.get(preset or "", {}) | given))
+        folder = train(config, resume=resume)
+    except UserError as error:
+        click.echo(f"Error: {error}", err=True)
+        context.exit(error.exit_code)
+    except KeyboardInterrupt:
+        context.exit(130)
+    click.echo(f"evaluate it: python -m eval report {folder}")
+    click.echo(f"watch it:    tensorboard --logdir {folder}")
+
+
+if __name__ == "__main__":
+    main()

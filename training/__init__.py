@@ -1,0 +1,1 @@
+"""Training code shared by the commands: data sets, loops, run folders."""

@@ -1,0 +1,124 @@
+"""Checkpoints and other files of a run: written whole or not at all, loaded as plain data."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from models import VQVAE, build_model
+
+from .errors import CheckpointError
+
+FORMAT = 1
+
+
+def write_atomic(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Write a file under a temporary name, sync it, and rename it into place.
+
+    Args:
+        path: Where the file goes; an older one stays whole until the new one is.
+        write: Called with the open temporary file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Save tensors and plain values, loadable with ``weights_only=True``."""
+    write_atomic(path, lambda file: torch.save({"format": FORMAT, **state}, file))
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Load a checkpoint onto the CPU.
+
+    Args:
+        path: A checkpoint, or a run folder, whose ``best.pt`` is then taken, or ``last.pt``.
+
+    Raises:
+        CheckpointError: If there is none, or it is damaged or not one of ours.
+    """
+    path = find_checkpoint(path)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise CheckpointError(
+            f"{path} cannot be read as a checkpoint ({type(error).__name__}: {reason:.120}); "
+            "it may be truncated: use the run's other checkpoint, or train again"
+        ) from error
+    if not isinstance(state, dict) or not {"format", "model_config", "model"} <= set(state):
+        raise CheckpointError(
+            f"{path} is not a softvq checkpoint: it lacks format, model_config or model"
+        )
+    if state["format"] != FORMAT:
+        raise CheckpointError(
+            f"{path} has checkpoint format {state['format']}, this version reads {FORMAT}"
+        )
+    return state
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint that a path means.
+
+    Raises:
+        CheckpointError: If there is none.
+    """
+    if path.is_dir():
+        for name in ("best.pt", "last.pt"):
+            if (path / name).is_file():
+                return path / name
+        raise CheckpointError(
+            f"{path} holds no best.pt or last.pt; give a run folder of train.py, or a checkpoint"
+        )
+    if not path.is_file():
+        raise CheckpointError(f"{path} does not exist; give a run folder or a checkpoint")
+    return path
+
+
+def load_model(state: dict[str, Any], origin: str = "the checkpoint") -> VQVAE:
+    """The model of a checkpoint, in eval mode.
+
+    Args:
+        state: What :func:`load_checkpoint` returned.
+        origin: Name of the file, for errors.
+
+    Raises:
+        CheckpointError: If its weights are not those of its config.
+    """
+    try:
+        model = build_model(state["model_config"])
+        model.load_state_dict(state["model"])
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(_mismatch(origin, error)) from error
+    return model.eval()
+
+
+def _mismatch(origin: str, error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    detail = next((line for line in lines if "size mismatch" in line), lines[-1])
+    return (
+        f"{origin} does not fit the model that it describes ({detail:.200}); it is of another "
+        "configuration or was edited: use the checkpoint that train.py wrote"
+    )

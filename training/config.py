@@ -1,0 +1,214 @@
+"""TrainConfig: every option of a run, with its default, range and help. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import Field, asdict, dataclass, field, fields
+from typing import Any
+
+from .errors import UserError
+
+QUANTIZERS = ("ddcl", "vq", "vq-ema", "none")
+DATASETS = ("auto", "cifar10", "patches", "folder")
+
+
+def option(
+    default: Any,
+    help: str,  # noqa: A002
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+    """A field with what the command line says and checks about it."""
+    metadata = {
+        "help": help,
+        "minimum": minimum,
+        "maximum": maximum,
+        "above": above,
+        "choices": choices,
+    }
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Options of a run; each field is an option of ``train.py``.
+
+    Raises:
+        UserError: If a value is out of range, or two do not go together.
+
+    Example:
+        >>> TrainConfig(quantizer="vq", epochs=3).codebook_size
+        512
+    """
+
+    quantizer: str = option("ddcl", "Codebook; none is the floor.", choices=QUANTIZERS)
+    dataset: str = option(
+        "auto",
+        "Images; auto is cifar10, or patches when it is not to be had.",
+        choices=DATASETS,
+    )
+    data_dir: str | None = option(
+        None, "Folder of the data; default $SOFTVQ_DATA, then data/. For folder: the images."
+    )
+    out: str | None = option(None, "Run folder; default runs/<quantizer>-<dataset>-<time>.")
+    seed: int = option(0, "Seed of weights, order and augmentation.", minimum=0)
+    epochs: int = option(20, "Epochs to train.", minimum=1)
+    steps: int | None = option(None, "Steps to train, instead of epochs.", minimum=1)
+    batch_size: int = option(128, "Images per step.", minimum=1)
+    lr: float = option(1e-3, "Learning rate of encoder and decoder (Adam).", above=0)
+    epsilon: float | None = option(
+        None,
+        "Ratio of the encoder's to the prototypes' learning rate; default 0.03, for vq 1.",
+        above=0,
+    )
+    limit_train: int | None = option(None, "Use only the first N training images.", minimum=1)
+    limit_test: int | None = option(
+        None, "Use only the first N images of validation and test.", minimum=1
+    )
+    image_size: int = option(32, "Side of a folder's images, a multiple of 4.", minimum=8)
+    augment: bool = option(True, "Flip and shift the training images.")
+    hidden_channels: int = option(128, "Width of the network.", minimum=2)
+    residual_channels: int = option(64, "Width inside a residual block.", minimum=1)
+    residual_blocks: int = option(2, "Residual blocks in encoder and decoder.", minimum=0)
+    codebook_size: int = option(512, "K, number of codes.", minimum=1)
+    codebook_dim: int = option(64, "D, channels of the latents.", minimum=1)
+    normalize_latents: bool = option(True, "Standardise the latents, channel by channel.")
+    init: str = option(
+        "auto",
+        "Where prototypes start: k-means of latents, or noise; auto is kmeans, for vq random.",
+        choices=("auto", "kmeans", "random"),
+    )
+    commitment: float = option(
+        0.25, "Weight of L_q (ddcl), or of the commitment term (vq, vq-ema).", minimum=0
+    )
+    usage_weight: float = option(
+        0.05, "ddcl: weight of the KL divergence of usage from uniform.", minimum=0
+    )
+    temperature_mode: str = option(
+        "codes",
+        "ddcl: what the schedule sets: T, T/T_c, or codes per token.",
+        choices=("constant", "critical", "codes"),
+    )
+    temperature_start: float = option(3.0, "ddcl: first value of the schedule.", above=0)
+    temperature_end: float = option(1.05, "ddcl: last value of the schedule.", above=0)
+    temperature_hold: float = option(
+        0.5, "ddcl: share of the training that holds the first value.", minimum=0, maximum=1
+    )
+    temperature_until: float = option(
+        0.9, "ddcl: share of the training at which the last value is reached.", minimum=0, maximum=1
+    )
+    decay: float = option(
+        0.99, "vq, vq-ema: decay of the moving averages.", minimum=0, maximum=0.999999
+    )
+    restart_threshold: float = option(
+        0.1,
+        "vq-ema: restart codes used below this share of the mean; 0 never.",
+        minimum=0,
+        maximum=0.99,
+    )
+    precision: str = option("fp32", "Arithmetic of the network.", choices=("fp32", "bf16"))
+    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps.")
+    compile: bool = option(False, "Compile the model with torch.compile.")
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            _check(spec, getattr(self, spec.name))
+        if self.image_size % 4:
+            raise UserError(f"image_size must be a multiple of 4, got {self.image_size}")
+        if self.temperature_hold > self.temperature_until:
+            raise UserError(
+                "temperature_hold must not exceed temperature_until, got "
+                f"{self.temperature_hold} and {self.temperature_until}"
+            )
+        lowest = min(self.temperature_start, self.temperature_end)
+        if self.quantizer == "ddcl" and self.temperature_mode == "codes" and lowest < 1:
+            raise UserError(
+                "codes per token cannot fall below 1: give temperature_start and temperature_end "
+                f"of 1 or more, got {self.temperature_start} and {self.temperature_end}"
+            )
+
+    def to_json(self) -> str:
+        """The fields as a JSON object."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @property
+    def kmeans_init(self) -> bool:
+        """Whether prototypes start from latents."""
+        if self.init == "auto":
+            return self.quantizer in ("ddcl", "vq-ema")
+        return self.init == "kmeans"
+
+    @property
+    def timescale_ratio(self) -> float:
+        """Epsilon with its default filled in."""
+        if self.epsilon is not None:
+            return self.epsilon
+        return 1.0 if self.quantizer == "vq" else 0.03
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
+        """A config from saved fields.
+
+        Raises:
+            UserError: If a name is unknown: the run is of another version.
+        """
+        unknown = sorted(set(values) - {spec.name for spec in fields(cls)})
+        if unknown:
+            raise UserError(
+                f"the saved config has options this version does not know: {', '.join(unknown)}"
+            )
+        return cls(**values)
+
+    def model_config(self, total_steps: int) -> dict[str, Any]:
+        """The dict that :func:`models.build_model` takes."""
+        restarts = self.restart_threshold
+        if restarts is None:
+            restarts = {"ddcl": 0.02, "vq-ema": 0.1}.get(self.quantizer, 0.0)
+        return {
+            "hidden_channels": self.hidden_channels,
+            "residual_channels": self.residual_channels,
+            "residual_blocks": self.residual_blocks,
+            "normalize_latents": self.normalize_latents,
+            "quantizer": self.quantizer,
+            "codebook_size": self.codebook_size,
+            "codebook_dim": self.codebook_dim,
+            "commitment": self.commitment,
+            "usage_weight": self.usage_weight,
+            "temperature_mode": self.temperature_mode,
+            "temperature_start": self.temperature_start,
+            "temperature_end": self.temperature_end,
+            "temperature_hold_steps": round(self.temperature_hold * total_steps),
+            "temperature_steps": round(self.temperature_until * total_steps),
+            "decay": self.decay,
+            "restart_threshold": restarts,
+            "seed": self.seed,
+        }
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {
+        "hidden_channels": 64,
+        "residual_channels": 32,
+        "epochs": 5,
+        "limit_train": 20_000,
+        "limit_test": 2_000,
+    },
+}
+
+
+def _check(spec: Field[Any], value: Any) -> None:
+    rule = spec.metadata
+    if value is None:
+        return
+    if rule["choices"] and value not in rule["choices"]:
+        raise UserError(f"{spec.name} must be one of {', '.join(rule['choices'])}, got {value!r}")
+    low, high, above = rule["minimum"], rule["maximum"], rule["above"]
+    if low is not None and not value >= low:
+        raise UserError(f"{spec.name} must be at least {low}, got {value}")
+    if high is not None and not value <= high:
+        raise UserError(f"{spec.name} must be at most {high}, got {value}")
+    if above is not None and not value > above:
+        raise UserError(f"{spec.name} must be more than {above}, got {value}")

@@ -1,0 +1,154 @@
+"""RunLog: what a run leaves for people and programs, metrics.jsonl, TensorBoard and a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+from torchvision.utils import make_grid
+
+from models import VQVAE, IdentityCodebook
+from softvq import UtilizationTracker
+
+from .checkpoint import write_atomic
+from .datasets import to_float
+
+# TensorBoard groups by prefix: (prefix, keys of a metrics line).
+GROUPS = {
+    "reconstruction": ("loss", "mse_soft", "mse_argmax", "psnr_soft", "psnr_argmax"),
+    "codebook": (
+        "loss_q",
+        "loss_ols",
+        "variance",
+        "usage_kl",
+        "codebook_loss",
+        "commitment_loss",
+        "utilization",
+        "dead_codes",
+        "perplexity",
+        "codes_per_token",
+    ),
+    "temperature": ("temperature", "temperature_ratio"),
+    "speed": ("images_per_second",),
+}
+
+# (heading, split, key, format)
+COLUMNS = (
+    ("loss", "train", "loss", "8.4f"),
+    ("soft", "test", "mse_soft", "8.5f"),
+    ("argmax", "test", "mse_argmax", "8.5f"),
+    ("PSNR", "test", "psnr_argmax", "6.2f"),
+    ("used", "train", "utilization", "6.1%"),
+    ("dead", "train", "dead_codes", "5d"),
+    ("perpl.", "train", "perplexity", "7.1f"),
+    ("codes/token", "train", "codes_per_token", "11.2f"),
+    ("T/T_c", "train", "temperature_ratio", "7.4f"),
+    ("images/s", "train", "images_per_second", "8.0f"),
+)
+
+
+class RunLog:
+    """Appends metrics lines and writes TensorBoard events.
+
+    Args:
+        folder: The run folder.
+        step: Steps already done, when resuming: later lines and events of a run that died after
+            its last checkpoint are dropped.
+    """
+
+    def __init__(self, folder: Path, step: int = 0) -> None:
+        self.path = folder / "metrics.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():
+            kept = [line for line in read_metrics(self.path) if line["step"] <= step]
+            text = "".join(json.dumps(line) + "\n" for line in kept)
+            write_atomic(self.path, lambda file: file.write(text.encode()))
+        self.writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+
+    def write(self, lines: list[dict[str, Any]]) -> None:
+        """Append the lines of one epoch, and their scalars."""
+        with self.path.open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+        for line in lines:
+            for prefix, keys in GROUPS.items():
+                for key in keys:
+                    if line.get(key) is not None:
+                        tag = f"{prefix}/{key}/{line['split']}"
+                        self.writer.add_scalar(tag, line[key], line["step"])
+
+    def write_usage(self, tracker: UtilizationTracker, step: int) -> None:
+        """The tracker's curve, heat map and dead codes."""
+        tracker.write(self.writer, step, tag="usage")
+
+    def write_images(self, model: VQVAE, images: Tensor, step: int) -> None:
+        """A grid of inputs, soft and argmax reconstructions, one image a column."""
+        grid = reconstruction_grid(model, images)
+        self.writer.add_image("reconstruction/input_soft_argmax", grid, step)
+
+    def write_codebook(self, model: VQVAE, counts: Tensor, step: int) -> None:
+        """The prototypes in TensorBoard's projector, labelled with their use."""
+        rows = [[str(code), str(int(count))] for code, count in enumerate(counts)]
+        self.writer.add_embedding(
+            model.codebook.codebook.detach().float().cpu(),
+            metadata=rows,
+            metadata_header=["code", "tokens"],
+            global_step=step,
+            tag="codebook",
+        )
+
+    def close(self) -> None:
+        """Flush and close the event file."""
+        self.writer.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Lines of a metrics file; a last line cut off by a crash is left out."""
+    lines = []
+    for text in path.read_text().splitlines():
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+@torch.no_grad()
+def reconstruction_grid(model: VQVAE, images: Tensor) -> Tensor:
+    """Inputs above soft above argmax reconstructions.
+
+    Args:
+        model: In any mode; evaluated in eval mode.
+        images: uint8 (B, C, H, W), B columns.
+
+    Returns:
+        (C, rows, columns) in [0, 1]; two rows for an identity codebook, which has no tokens.
+    """
+    was_training = model.training
+    model.eval()
+    batch = to_float(images.to(next(model.parameters()).device))
+    rows = [batch, model.reconstruct(batch, "soft")]
+    if not isinstance(model.codebook, IdentityCodebook):
+        rows.append(model.reconstruct(batch, "argmax"))
+    model.train(was_training)
+    return make_grid(torch.cat(rows), nrow=len(batch), padding=1).cpu()
+
+
+def table_header() -> str:
+    """The heading of the table on the terminal."""
+    cells = (title.rjust(int(form.split(".")[0].rstrip("d%f"))) for title, _, _, form in COLUMNS)
+    return " ".join(["epoch", *cells])
+
+
+def table_row(epoch: int, lines: list[dict[str, Any]]) -> str:
+    """A row of the table, from the lines of one epoch."""
+    by_split = {line["split"]: line for line in lines}
+    cells = [f"{epoch:5d}"]
+    for _, split, key, form in COLUMNS:
+        value = by_split[split].get(key)
+        width = int(form.split(".")[0].rstrip("d%f"))
+        cells.append("-".rjust(width) if value is None else format(value, form))
+    return " ".join(cells)

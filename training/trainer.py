@@ -1,0 +1,261 @@
+"""Trainer: the state of a run and its loop, resumable bit for bit on the CPU."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from models import VQVAE, IdentityCodebook, VQVAEOutput, build_model
+from softvq import UtilizationTracker, two_timescale_groups
+
+from .checkpoint import save_checkpoint
+from .config import TrainConfig
+from .datasets import ImageSplits, augment, batches, to_float
+from .errors import UserError
+from .evaluate import code_figures, evaluate_split, finish_code_figures, temperature_figures
+from .run_log import RunLog, table_header, table_row
+
+GRID_IMAGES = 12
+SECONDS_BETWEEN_CHECKPOINTS = 300.0
+
+
+class Trainer:
+    """One run: model, optimiser, data, log, and how far it has come.
+
+    Args:
+        config: The options.
+        splits: The data.
+        folder: The run folder.
+        state: A checkpoint of this run to continue from.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        splits: ImageSplits,
+        folder: Path,
+        state: dict[str, Any] | None = None,
+    ) -> None:
+        self.config = config
+        self.folder = folder
+        self.device = choose_device(config.device)
+        self.splits = splits
+        # uint8 on the device: CIFAR-10 is 150 MB, and no worker has to feed it.
+        self.images = splits.train.to(self.device)
+        self.batch_size = min(config.batch_size, len(self.images))
+        self.steps_per_epoch = len(self.images) // self.batch_size
+        self.total_steps = config.steps or config.epochs * self.steps_per_epoch
+        self.model_config = config.model_config(self.total_steps)
+        torch.manual_seed(config.seed)
+        self.model: VQVAE = build_model(self.model_config)
+        # Twice as fast as contiguous images on the CPU, and faster on tensor cores.
+        self.model = self.model.to(self.device, memory_format=torch.channels_last).train()
+        groups = two_timescale_groups(self.model, config.lr, config.timescale_ratio)
+        self.optimizer = torch.optim.Adam(groups, fused=self.device.type != "mps")
+        self.tracker = UtilizationTracker(self.model.codebook.codebook_size).to(self.device)
+        # Losses in units of the data's variance: a weight then means the same for all data.
+        self.data_variance = float(splits.train.float().div(255).var(dim=(0, 2, 3)).mean())
+        self.step = 0
+        self.sums: dict[str, float] = {}
+        self.seconds = 0.0
+        self.best = math.inf
+        if state is None:
+            self._start()
+        else:
+            self._restore(state)
+        compiled = torch.compile(self.model) if config.compile else self.model
+        self.forward_model: nn.Module = compiled  # type: ignore[assignment]
+        self.log = RunLog(folder, self.step)
+        self._signal: int | None = None
+
+    def run(self) -> int | None:
+        """Train to the end, or to a signal.
+
+        Returns:
+            The signal that stopped the run after saving it, or None.
+        """
+        tqdm.write(table_header())
+        previous = {s: signal.signal(s, self._stop) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while self.step < self.total_steps and self._signal is None:
+                self._epoch()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            self.log.close()
+        return self._signal
+
+    def _epoch(self) -> None:
+        epoch = self.step // self.steps_per_epoch
+        end = min((epoch + 1) * self.steps_per_epoch, self.total_steps)
+        saved = time.monotonic()
+        with tqdm(
+            total=end - epoch * self.steps_per_epoch,
+            initial=self.step - epoch * self.steps_per_epoch,
+            desc=f"epoch {epoch + 1}/{math.ceil(self.total_steps / self.steps_per_epoch)}",
+            unit="step",
+            leave=False,
+            disable=None,
+        ) as bar:
+            for batch in self._batches(epoch):
+                loss = self._train_step(batch)
+                bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+                bar.update()
+                if self._signal is not None and self.step < end:
+                    self.save("last.pt")
+                    return
+                if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
+                    self.save("last.pt")
+                    saved = time.monotonic()
+                if self.step == end:
+                    break
+        self._finish_epoch(epoch)
+
+    def _batches(self, epoch: int) -> Iterator[Tensor]:
+        """Float images of the rest of an epoch; every draw is a function of seed and step."""
+        order = batches(len(self.images), self.batch_size, seeded(self.config.seed, epoch, 0))
+        for number, indices in enumerate(order):
+            if epoch * self.steps_per_epoch + number < self.step:
+                continue
+            images = self.images[indices.to(self.device)]
+            if self.config.augment:
+                images = augment(images, seeded(self.config.seed, self.step, 1))
+            yield to_float(images).contiguous(memory_format=torch.channels_last)
+
+    def _train_step(self, images: Tensor) -> float:
+        start = time.perf_counter()
+        bf16 = self.config.precision == "bf16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
+            output: VQVAEOutput = self.forward_model(images)
+        recon_loss = F.mse_loss(output.recon.float(), images)
+        loss = recon_loss / self.data_variance + output.code.loss
+        figures = {"loss": loss, "mse_soft": recon_loss, **code_figures(output.code)}
+        # One transfer for all figures, since each would wait for the device.
+        values = torch.stack([figure.detach().double() for figure in figures.values()]).tolist()
+        if not math.isfinite(values[0]):
+            raise UserError(
+                f"the loss became {values[0]} at step {self.step + 1}; lower --lr, or use "
+                f"--precision fp32; the checkpoints in {self.folder} are of before"
+            )
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.model.codebook.after_step(output.code)
+        self.tracker.update(output.code.indices)
+        self.step += 1
+        for name, value in zip(figures, values, strict=True):
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        self.sums["steps"] = self.sums.get("steps", 0.0) + 1
+        self.seconds += time.perf_counter() - start
+        return float(values[0])
+
+    def _finish_epoch(self, epoch: int) -> None:
+        steps = self.sums.pop("steps")
+        means = {name: value / steps for name, value in self.sums.items()}
+        tokenless = isinstance(self.model.codebook, IdentityCodebook)
+        head = {"epoch": epoch + 1, "step": self.step}
+        train = {
+            **head,
+            "split": "train",
+            **finish_code_figures(means, self.tracker, tokenless),
+            **temperature_figures(self.model),
+            "images_per_second": steps * self.batch_size / self.seconds,
+        }
+        usage = self.tracker.end_epoch()
+        lines = [train]
+        for split, images in (("val", self.splits.val), ("test", self.splits.test)):
+            lines.append({**head, "split": split, **evaluate_split(self.model, images)})
+        self.sums, self.seconds = {}, 0.0
+        self.log.write(lines)
+        if not tokenless:
+            self.log.write_usage(self.tracker, self.step)
+        self.log.write_images(self.model, self.splits.test[:GRID_IMAGES], self.step)
+        finished = self.step >= self.total_steps
+        if finished and not tokenless:
+            self.log.write_codebook(self.model, usage.counts, self.step)
+        tqdm.write(table_row(epoch + 1, lines))
+        # The validation split chooses; the test split is only looked at.
+        error = lines[1]["mse_soft" if tokenless else "mse_argmax"]
+        if error < self.best:
+            self.best = error
+            self.save("best.pt")
+        self.save("last.pt")
+
+    def save(self, name: str) -> None:
+        """Write a checkpoint of everything that the run needs to go on."""
+        state = {
+            "model_config": self.model_config,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "tracker": self.tracker.state_dict(),
+            "step": self.step,
+            "sums": self.sums,
+            "seconds": self.seconds,
+            "best": self.best,
+            "config": asdict(self.config),
+        }
+        save_checkpoint(self.folder / name, state)
+
+    def _start(self) -> None:
+        """Statistics of the latents first, then prototypes from latents of several batches."""
+        tokens_wanted = 64 * self.config.codebook_size
+        batch = min(len(self.images), 256)
+        per_batch = batch * (self.images.shape[2] // 4) * (self.images.shape[3] // 4)
+        count = min(max(4, math.ceil(tokens_wanted / per_batch)), 64)
+        generator = seeded(self.config.seed, 0, 2)
+        picks = [
+            torch.randperm(len(self.images), generator=generator)[:batch] for _ in range(count)
+        ]
+        with torch.no_grad():
+            latents = [
+                self.model.encode(to_float(self.images[pick.to(self.device)])) for pick in picks
+            ]
+        if self.config.kmeans_init:
+            self.model.codebook.initialize(latents, seed=self.config.seed)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.tracker.load_state_dict(state["tracker"])
+        self.step, self.sums = state["step"], dict(state["sums"])
+        self.seconds, self.best = state["seconds"], state["best"]
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._signal = number
+        # A second signal ends the process at once, as without us.
+        signal.signal(number, signal.SIG_DFL)
+
+
+def seeded(seed: int, count: int, purpose: int) -> torch.Generator:
+    """A CPU generator for one use, so that no generator's state has to be saved."""
+    return torch.Generator().manual_seed((seed * 1_000_003 + count) * 4 + purpose)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a name.
+
+    Raises:
+        UserError: If it is unknown or not there.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise UserError(f"device {name!r} cannot be used here ({reason:.120}); try auto") from error
+    return device
