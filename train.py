@@ -7,6 +7,8 @@ python train.py --resume --out runs/a
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
 import sys
 import time
@@ -43,10 +45,8 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
     from training.datasets import load_splits
     from training.trainer import Trainer
 
-    if config.out and not resume and (Path(config.out) / "last.pt").exists():
-        raise UserError(
-            f"{config.out} already holds a run; add --resume to continue it, or change --out"
-        )
+    if config.out and not resume:
+        check_run_folder(Path(config.out))
     splits = load_splits(
         config.dataset,
         config.data_dir,
@@ -55,13 +55,17 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
         image_size=config.image_size,
         announce=click.echo,
     )
+    folder = Path(config.out or default_run_folder(config, splits.name))
     # What auto found is what a resumed run must find again.
-    config = replace(
-        config, dataset=splits.name, out=config.out or default_run_folder(config, splits.name)
-    )
-    folder = Path(config.out)
+    config = replace(config, dataset=splits.name, out=str(folder))
     state = load_checkpoint(folder / "last.pt") if resume else None
     trainer = Trainer(config, splits, folder, state)
+    if trainer.step >= trainer.total_steps:
+        click.echo(
+            f"nothing to train: the run in {folder} is finished, at step {trainer.step} of "
+            f"{trainer.total_steps}; give more --epochs to go on"
+        )
+        return folder
     write_atomic(folder / "config.json", lambda file: file.write(config.to_json().encode()))
     click.echo(f"{len(splits.train)} training images of {splits.name} ({splits.source})")
     click.echo(f"run folder: {folder}")
@@ -69,13 +73,30 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
     if stopped_by is not None:
         click.echo(
             f"stopped at step {trainer.step} of {trainer.total_steps} and saved; continue with: "
-            f"python train.py --resume --out {folder}",
+            f"python train.py --resume --out {shlex.quote(str(folder))}",
             err=True,
         )
         if stopped_by == signal.SIGINT:
             raise KeyboardInterrupt
         sys.exit(128 + stopped_by)
     return folder
+
+
+def check_run_folder(folder: Path) -> None:
+    """Refuse a folder that holds a run, or that cannot be made.
+
+    Raises:
+        UserError: If a new run must not or cannot go there.
+    """
+    if (folder / "last.pt").exists():
+        raise UserError(
+            f"{folder} already holds a run; add --resume to continue it, or change --out"
+        )
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise UserError(
+            f"--out {folder} cannot be made: {nearest} is not a folder that can be written to"
+        )
 
 
 def default_run_folder(config: TrainConfig, dataset: str) -> str:
@@ -124,6 +145,8 @@ def resumed_config(given: dict[str, Any]) -> TrainConfig:
                 f"--{name.replace('_', '-')} is {value} but the run has {saved.get(name)}; "
                 f"only {', '.join(RESUMABLE)} may change when a run goes on"
             )
+    if "epochs" in given:
+        saved["steps"] = None  # otherwise the run's own steps would overrule
     return TrainConfig.from_dict(saved | given)
 
 
@@ -134,7 +157,7 @@ def resumed_config(given: dict[str, Any]) -> TrainConfig:
 @click.option("--preset", type=click.Choice(sorted(PRESETS)), help="Defaults for a purpose.")
 @click.option("--resume", is_flag=True, help="Continue the run in --out.")
 @click.pass_context
-def main(context: click.Context, preset: str | None, resume: bool, **values: Any) -> None:
+def main(context: click.Context, /, preset: str | None, resume: bool, **values: Any) -> None:
     """Train a VQ-VAE with a soft or hard codebook, and watch its utilization.
 
     The run folder gets config.json, metrics.jsonl, checkpoints and TensorBoard events.

@@ -29,7 +29,12 @@ def main() -> None:
 
 @main.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the figures to a file.",
+)
 @click.option("--data-dir", help="Folder of the data, when it has moved since the training.")
 @click.option("--limit-test", type=click.IntRange(1), help="Use only the first N test images.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps.")

@@ -20,7 +20,7 @@ from .identity import IdentityCodebook
 from .layers import ConvDecoder, ConvEncoder
 from .vqvae import VQVAE
 
-CONTROLLERS = {
+CONTROLLERS: dict[str, Callable[[Schedule], Any]] = {
     "constant": ConstantTemperature,
     "critical": CriticalFraction,
     "codes": CodesPerToken,

@@ -5,9 +5,10 @@ Latents attend to prototypes: query ``[2 z, ...] / T``, key ``[p, |p|^2, ...]`` 
 latents at a time meets all prototypes, and the backward pass computes the block's assignments
 anew, after memory-efficient attention (Rabe and Staats, https://arxiv.org/abs/2112.05682).
 
-A fused attention kernel would give neither indices, entropy nor usage, which would cost another
-pass over (N, K); it has no exact zeros where the softmax saturates, which 1 / T would amplify; and
-no float64 on every device. Blocks of plain matrix products have all three and are as fast.
+A fused attention kernel would return neither indices, entropy nor usage, which takes another pass
+over (N, K), and its gradients are noisier where the softmax saturates, since 1 / T amplifies what
+is left of a derivative that should vanish. Blocks of plain matrix products have all of it in one
+pass, run on every device in every dtype, and were as fast.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from torch import Tensor
 
 from .functional import SoftCode, _centred, token_weights, usage_divergence
 
-# Elements of a block's assignment matrix: in the cache of a CPU, and enough to fill a GPU.
-BLOCK_ELEMENTS = {"cpu": 2**21}
-BLOCK_ELEMENTS_ACCELERATOR = 2**23
-# Fewer latents at a time would read the prototypes from memory more often than it computes on them.
-BLOCK_ROWS = 64
+# Elements of a block's assignment matrix: as many as fit a core's cache, or fill an accelerator.
+ELEMENTS_PER_THREAD = 2**20
+MOST_ELEMENTS = 2**23
+# With fewer latents at a time, reading the prototypes would take longer than computing on them.
+FEWEST_ROWS = 64
 
 
 def soft_quantize_attention(
@@ -33,8 +34,8 @@ def soft_quantize_attention(
     """Soft codes and their decomposition, in memory linear in N + K.
 
     Same arguments, results and first derivatives as :func:`softvq.functional.soft_quantize`, to
-    rounding. Beyond inputs, outputs and gradients it holds a few copies of the codebook and
-    two blocks of 2 M elements (8 M on accelerators), or of 64 K elements where that is more.
+    rounding. Beyond inputs, outputs and gradients it holds a few copies of the codebook and two
+    matrices of at most 8 M elements, or of 64 rows of K where that is more.
 
     Args:
         z: (N, D) latents, float32 or float64.
@@ -163,13 +164,19 @@ def _operands(z: Tensor, codebook: Tensor, temperature: Tensor) -> tuple[Tensor,
 def _blocks(z: Tensor, codebook: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Blocks of R latents, each with the same two (R, K) matrices to write to."""
     count, size = z.shape[0], codebook.shape[0]
-    elements = BLOCK_ELEMENTS.get(z.device.type, BLOCK_ELEMENTS_ACCELERATOR)
-    block = min(count, max(BLOCK_ROWS, elements // size))
+    block = min(count, _rows_per_block(z.device, size))
     first, second = z.new_empty(block, size), z.new_empty(block, size)
     for start in range(0, count, max(1, block)):
         rows = slice(start, min(start + block, count))
         length = rows.stop - start
         yield rows, first[:length], second[:length]
+
+
+def _rows_per_block(device: torch.device, size: int) -> int:
+    elements = MOST_ELEMENTS
+    if device.type == "cpu":
+        elements = min(elements, ELEMENTS_PER_THREAD * torch.get_num_threads())
+    return max(FEWEST_ROWS, elements // size)
 
 
 @_attend.register_fake

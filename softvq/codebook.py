@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from einops import rearrange
@@ -11,6 +13,9 @@ from torch import Tensor, nn
 from .distributed import gathered
 from .initialize import kmeans
 from .output import CodebookOutput
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Codebook(nn.Module):
@@ -145,6 +150,35 @@ class Codebook(nn.Module):
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """Alias of :meth:`decode`, the name that vector-quantize-pytorch uses."""
         return self.decode(indices)
+
+    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
+        """Write weights and config with safetensors.
+
+        Args:
+            path: A file that ends in ``.safetensors``, or a folder.
+        """
+        from .pretrained import save
+
+        save(self, path)
+
+    @classmethod
+    def from_pretrained(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what :meth:`save_pretrained` wrote, in eval mode, on the CPU.
+
+        Args:
+            path: The file or the folder.
+
+        Raises:
+            FileNotFoundError: If there is none.
+            TypeError: If it holds a codebook of another class; ``Codebook`` takes any.
+            ValueError: If it is damaged, or not softvq's.
+        """
+        from .pretrained import load
+
+        codebook = load(path)
+        if not isinstance(codebook, cls):
+            raise TypeError(f"{path} holds a {type(codebook).__name__}, not a {cls.__name__}")
+        return codebook
 
     def freeze(self) -> None:
         """Stop the prototypes from changing; gradients still reach the encoder."""

@@ -126,8 +126,6 @@ def test_the_loss_is_the_weighted_sum_of_its_terms(seed, temperature, weights):
     assert out.loss.item() == pytest.approx(total, rel=1e-9, abs=1e-10)
     assert out.codes_per_token.item() == pytest.approx(math.exp(entropy), rel=1e-8)
     np.testing.assert_allclose(out.usage, usage, atol=1e-12)
-    assert not out.usage.requires_grad
-    assert not out.latents.requires_grad
 
 
 def test_every_prototype_and_every_latent_gets_a_gradient():
@@ -179,14 +177,15 @@ def test_after_step_tracks_the_covariance_and_follows_the_controller():
         decay=0.7,
     )
     torch.manual_seed(0)
+    # Far from the origin, where a careless second moment loses its digits.
+    codebook.codebook.data.add_(1000.0)
     reference = np.eye(3)
     for step in range(1, 6):
-        # Far from the prototypes, where a careless second moment loses its digits.
-        z = 30.0 + torch.randn(32, 3) * torch.tensor([1.0, 2.0, 3.0])
+        z = 1000.0 + torch.randn(32, 3) * torch.tensor([1.0, 2.0, 3.0])
         mask = torch.rand(32) > 0.3
         codebook.after_step(codebook(z, mask))
         reference = 0.7 * reference + 0.3 * covariance(z[mask])
-        np.testing.assert_allclose(codebook.covariance, reference, rtol=1e-3, atol=2e-3)
+        np.testing.assert_allclose(codebook.covariance, reference, rtol=1e-4, atol=1e-4)
         critical = 4 * np.linalg.eigvalsh(reference)[-1] / 2.0
         assert codebook.critical_temperature.item() == pytest.approx(critical, rel=1e-3)
         wanted = 0.5 * (0.2 ** min(1.0, step / 4))

@@ -217,6 +217,9 @@ def test_usage_divergence_closed_forms():
     assert divergence.item() == pytest.approx(math.log(8))
     divergence.backward()
     assert one_hot.grad.isfinite().all()
+    rare = torch.tensor([1 - 1e-7, 1e-7], dtype=torch.float64)
+    entropy = -((1 - 1e-7) * math.log(1 - 1e-7) + 1e-7 * math.log(1e-7))
+    assert usage_divergence(rare).item() == pytest.approx(math.log(2) - entropy, rel=1e-12)
     halves = torch.tensor([0.5, 0.5, 0, 0])
     assert usage_divergence(halves).item() == pytest.approx(math.log(2))
 

@@ -8,19 +8,23 @@ import pytest
 import softvq
 
 FILES = sorted(Path(softvq.__file__).parent.rglob("*.py"))
-# Optional, and only where something is drawn.
-LAZY = {"utilization.py": {"matplotlib"}}
+# Optional dependencies, imported where they are used.
+LAZY = {"utilization.py": {"matplotlib"}, "pretrained.py": {"safetensors"}}
+
+
+def within(tree, *kinds):
+    """The nodes that lie inside nodes of some kinds."""
+    outer = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    return {id(child) for node in outer for child in ast.walk(node)}
 
 
 def imported(tree):
-    """Top-level names that a module imports, and whether the import runs on import."""
-    inside = {
-        id(child)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-        for child in ast.walk(node)
-    }
+    """Top-level names that a module imports, and whether it does so on being imported."""
+    lazy = within(tree, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        # What only a type checker reads is never imported.
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -29,20 +33,17 @@ def imported(tree):
         else:
             continue
         for name in names:
-            yield name.split(".")[0], id(node) not in inside
+            yield name.split(".")[0], id(node) not in lazy
 
 
 def test_the_walk_finds_every_kind_of_import():
     source = (
         "import a.b\nfrom c import d\nfrom .e import f\n"
-        "if TYPE_CHECKING:\n    import g\ndef h():\n    from i.j import k\n"
+        "if TYPE_CHECKING:\n    import g\nelse:\n    import h\n"
+        "class I:\n    import j\n    def k(self):\n        from l.m import n\n"
     )
-    assert set(imported(ast.parse(source))) == {
-        ("a", True),
-        ("c", True),
-        ("g", False),
-        ("i", False),
-    }
+    found = {("a", True), ("c", True), ("h", True), ("j", True), ("l", False)}
+    assert set(imported(ast.parse(source))) == found
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

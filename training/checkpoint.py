@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,11 @@ from models import VQVAE, build_model
 from .errors import CheckpointError
 
 FORMAT = 1
+# What Trainer.save writes.
+KEYS = {
+    "format", "config", "model_config", "model", "optimizer", "tracker",
+    "step", "sums", "seconds", "best",
+}  # fmt: skip
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
@@ -62,19 +66,22 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     path = find_checkpoint(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except Exception as error:  # damaged bytes raise errors of many kinds
         reason = str(error).split("\n", 1)[0]
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint ({type(error).__name__}: {reason:.120}); "
             "it may be truncated: use the run's other checkpoint, or train again"
         ) from error
-    if not isinstance(state, dict) or not {"format", "model_config", "model"} <= set(state):
+    given = set(state) if isinstance(state, dict) else set()
+    if "format" in given and state["format"] != FORMAT:
         raise CheckpointError(
-            f"{path} is not a softvq checkpoint: it lacks format, model_config or model"
+            f"{path} has checkpoint format {state['format']}, this version reads {FORMAT}: "
+            "use the version of softvq that wrote it"
         )
-    if state["format"] != FORMAT:
+    if not given >= KEYS:
         raise CheckpointError(
-            f"{path} has checkpoint format {state['format']}, this version reads {FORMAT}"
+            f"{path} is not a checkpoint of train.py: it lacks {', '.join(sorted(KEYS - given))}; "
+            "give a run folder, or its best.pt or last.pt"
         )
     return state
 
@@ -111,14 +118,16 @@ def load_model(state: dict[str, Any], origin: str = "the checkpoint") -> VQVAE:
         model = build_model(state["model_config"])
         model.load_state_dict(state["model"])
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(_mismatch(origin, error)) from error
+        raise mismatch(origin, error) from error
     return model.eval()
 
 
-def _mismatch(origin: str, error: Exception) -> str:
+def mismatch(origin: str, error: Exception) -> CheckpointError:
+    """The error for a state that its model, or what goes with it, refuses."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = lines or [type(error).__name__]
     detail = next((line for line in lines if "size mismatch" in line), lines[-1])
-    return (
+    return CheckpointError(
         f"{origin} does not fit the model that it describes ({detail:.200}); it is of another "
         "configuration or was edited: use the checkpoint that train.py wrote"
     )

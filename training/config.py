@@ -54,7 +54,7 @@ class TrainConfig:
         None, "Folder of the data; default $SOFTVQ_DATA, then data/. For folder: the images."
     )
     out: str | None = option(None, "Run folder; default runs/<quantizer>-<dataset>-<time>.")
-    seed: int = option(0, "Seed of weights, order and augmentation.", minimum=0)
+    seed: int = option(0, "Seed of weights, order and augmentation.", minimum=0, maximum=2**32 - 1)
     epochs: int = option(20, "Epochs to train.", minimum=1)
     steps: int | None = option(None, "Steps to train, instead of epochs.", minimum=1)
     batch_size: int = option(128, "Images per step.", minimum=1)
@@ -93,7 +93,7 @@ class TrainConfig:
         choices=("constant", "critical", "codes"),
     )
     temperature_start: float = option(3.0, "ddcl: first value of the schedule.", above=0)
-    temperature_end: float = option(1.05, "ddcl: last value of the schedule.", above=0)
+    temperature_end: float = option(1.3, "ddcl: last value of the schedule.", above=0)
     temperature_hold: float = option(
         0.5, "ddcl: share of the training that holds the first value.", minimum=0, maximum=1
     )
@@ -103,9 +103,10 @@ class TrainConfig:
     decay: float = option(
         0.99, "vq, vq-ema: decay of the moving averages.", minimum=0, maximum=0.999999
     )
-    restart_threshold: float = option(
-        0.1,
-        "vq-ema: restart codes used below this share of the mean; 0 never.",
+    restart_threshold: float | None = option(
+        None,
+        "Restart codes used below this share of the mean, 0 never; "
+        "default 0.02, for vq-ema 0.1, for vq 0.",
         minimum=0,
         maximum=0.99,
     )
@@ -148,6 +149,13 @@ class TrainConfig:
             return self.epsilon
         return 1.0 if self.quantizer == "vq" else 0.03
 
+    @property
+    def restarts_below(self) -> float:
+        """The restart threshold with its default filled in."""
+        if self.restart_threshold is not None:
+            return self.restart_threshold
+        return {"ddcl": 0.02, "vq-ema": 0.1}.get(self.quantizer, 0.0)
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
         """A config from saved fields.
@@ -164,9 +172,6 @@ class TrainConfig:
 
     def model_config(self, total_steps: int) -> dict[str, Any]:
         """The dict that :func:`models.build_model` takes."""
-        restarts = self.restart_threshold
-        if restarts is None:
-            restarts = {"ddcl": 0.02, "vq-ema": 0.1}.get(self.quantizer, 0.0)
         return {
             "hidden_channels": self.hidden_channels,
             "residual_channels": self.residual_channels,
@@ -183,7 +188,7 @@ class TrainConfig:
             "temperature_hold_steps": round(self.temperature_hold * total_steps),
             "temperature_steps": round(self.temperature_until * total_steps),
             "decay": self.decay,
-            "restart_threshold": restarts,
+            "restart_threshold": self.restarts_below,
             "seed": self.seed,
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,16 @@ class RunLog:
     def __init__(self, folder: Path, step: int = 0) -> None:
         self.path = folder / "metrics.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
-        if self.path.exists():
+        resumed = self.path.exists()
+        if resumed:
             kept = [line for line in read_metrics(self.path) if line["step"] <= step]
             text = "".join(json.dumps(line) + "\n" for line in kept)
             write_atomic(self.path, lambda file: file.write(text.encode()))
-        self.writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+        self.writer = SummaryWriter(str(folder), purge_step=step + 1 if resumed else None)
 
     def write(self, lines: list[dict[str, Any]]) -> None:
-        """Append the lines of one epoch, and their scalars."""
+        """Append the lines of one epoch, and their scalars; what is not finite is null."""
+        lines = [{key: finite(value) for key, value in line.items()} for line in lines]
         with self.path.open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
         for line in lines:
@@ -103,6 +106,11 @@ class RunLog:
     def close(self) -> None:
         """Flush and close the event file."""
         self.writer.close()
+
+
+def finite(value: Any) -> Any:
+    """None for what JSON has no number for."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

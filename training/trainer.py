@@ -19,7 +19,7 @@ from tqdm import tqdm
 from models import VQVAE, IdentityCodebook, VQVAEOutput, build_model
 from softvq import UtilizationTracker, two_timescale_groups
 
-from .checkpoint import save_checkpoint
+from .checkpoint import mismatch, save_checkpoint
 from .config import TrainConfig
 from .datasets import ImageSplits, augment, batches, to_float
 from .errors import UserError
@@ -58,14 +58,15 @@ class Trainer:
         self.total_steps = config.steps or config.epochs * self.steps_per_epoch
         self.model_config = config.model_config(self.total_steps)
         torch.manual_seed(config.seed)
-        self.model: VQVAE = build_model(self.model_config)
-        # Twice as fast as contiguous images on the CPU, and faster on tensor cores.
-        self.model = self.model.to(self.device, memory_format=torch.channels_last).train()
+        # Channels last is twice as fast on the CPU as contiguous, and faster on tensor cores.
+        self.model: VQVAE = build_model(self.model_config).to(self.device)
+        self.model = self.model.to(memory_format=torch.channels_last).train()
         groups = two_timescale_groups(self.model, config.lr, config.timescale_ratio)
         self.optimizer = torch.optim.Adam(groups, fused=self.device.type != "mps")
         self.tracker = UtilizationTracker(self.model.codebook.codebook_size).to(self.device)
         # Losses in units of the data's variance: a weight then means the same for all data.
-        self.data_variance = float(splits.train.float().div(255).var(dim=(0, 2, 3)).mean())
+        variance = float(splits.train.float().div(255).var(dim=(0, 2, 3)).mean())
+        self.data_variance = max(variance, 1e-6)  # images of one flat colour have none
         self.step = 0
         self.sums: dict[str, float] = {}
         self.seconds = 0.0
@@ -76,7 +77,7 @@ class Trainer:
             self._restore(state)
         compiled = torch.compile(self.model) if config.compile else self.model
         self.forward_model: nn.Module = compiled  # type: ignore[assignment]
-        self.log = RunLog(folder, self.step)
+        self.log: RunLog
         self._signal: int | None = None
 
     def run(self) -> int | None:
@@ -85,9 +86,10 @@ class Trainer:
         Returns:
             The signal that stopped the run after saving it, or None.
         """
-        tqdm.write(table_header())
+        self.log = RunLog(self.folder, self.step)
         previous = {s: signal.signal(s, self._stop) for s in (signal.SIGINT, signal.SIGTERM)}
         try:
+            tqdm.write(table_header())
             while self.step < self.total_steps and self._signal is None:
                 self._epoch()
         finally:
@@ -144,14 +146,14 @@ class Trainer:
         # One transfer for all figures, since each would wait for the device.
         values = torch.stack([figure.detach().double() for figure in figures.values()]).tolist()
         if not math.isfinite(values[0]):
-            raise UserError(
-                f"the loss became {values[0]} at step {self.step + 1}; lower --lr, or use "
-                f"--precision fp32; the checkpoints in {self.folder} are of before"
-            )
+            raise self._diverged(f"the loss became {values[0]}")
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
-        self.model.codebook.after_step(output.code)
+        try:
+            self.model.codebook.after_step(output.code)
+        except (FloatingPointError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
+            raise self._diverged("latents or prototypes overflowed") from error
         self.tracker.update(output.code.indices)
         self.step += 1
         for name, value in zip(figures, values, strict=True):
@@ -159,6 +161,12 @@ class Trainer:
         self.sums["steps"] = self.sums.get("steps", 0.0) + 1
         self.seconds += time.perf_counter() - start
         return float(values[0])
+
+    def _diverged(self, what: str) -> UserError:
+        return UserError(
+            f"{what} at step {self.step + 1}; lower --lr, or use --precision fp32; "
+            f"checkpoints in {self.folder}, if there are any, are of before"
+        )
 
     def _finish_epoch(self, epoch: int) -> None:
         steps = self.sums.pop("steps")
@@ -222,12 +230,18 @@ class Trainer:
                 self.model.encode(to_float(self.images[pick.to(self.device)])) for pick in picks
             ]
         if self.config.kmeans_init:
-            self.model.codebook.initialize(latents, seed=self.config.seed)
+            try:
+                self.model.codebook.initialize(latents, seed=self.config.seed)
+            except ValueError as error:
+                raise UserError(f"no k-means of the latents ({error}); or --init random") from error
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.tracker.load_state_dict(state["tracker"])
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.tracker.load_state_dict(state["tracker"])
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise mismatch(str(self.folder / "last.pt"), error) from error
         self.step, self.sums = state["step"], dict(state["sums"])
         self.seconds, self.best = state["seconds"], state["best"]
 
@@ -254,8 +268,8 @@ def choose_device(name: str) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         reason = str(error).split("\n", 1)[0]
         raise UserError(f"device {name!r} cannot be used here ({reason:.120}); try auto") from error
     return device

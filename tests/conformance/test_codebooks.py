@@ -121,6 +121,8 @@ def test_what_padding_holds_changes_nothing(codebook, padding, dtype):
     filled = training_step(copy.deepcopy(codebook), torch.where(kept, z, padding), mask)
     assert_same(plain[0], filled[0])
     out, z_grad, codebook_grad, state = filled
+    assert not out.latents.requires_grad
+    assert not out.usage.requires_grad
     assert torch.equal(z_grad, plain[1])
     assert z_grad[kept].count_nonzero() == kept.sum()
     assert z_grad[~kept].count_nonzero() == 0

@@ -1,0 +1,105 @@
+"""Training runs of about a second, and what tests compare of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import train
+from training.config import TrainConfig
+from training.run_log import RunLog
+
+# 8 steps an epoch.
+SMALL: dict[str, Any] = {
+    "dataset": "patches",
+    "limit_train": 256,
+    "limit_test": 64,
+    "hidden_channels": 8,
+    "residual_channels": 8,
+    "codebook_size": 16,
+    "codebook_dim": 8,
+    "batch_size": 32,
+    "epochs": 2,
+}
+STEPS_PER_EPOCH = 8
+# Of a metrics line: they depend on the machine's mood.
+TIMING = {"images_per_second"}
+
+
+def without_figures(patch: pytest.MonkeyPatch) -> None:
+    """Leave out what takes most of a small run's time; test_run_log.py looks at it."""
+    for name in ("write_usage", "write_images", "write_codebook"):
+        patch.setattr(RunLog, name, lambda *args: None)
+
+
+def small(out: Path | None, **options: Any) -> TrainConfig:
+    return TrainConfig(**(SMALL | options), out=str(out) if out else None)
+
+
+def run_small(out: Path | None, **options: Any) -> Path:
+    return train.train(small(out, **options))
+
+
+def arguments(**options: Any) -> list[str]:
+    """Options as one writes them; a value of None leaves the option out."""
+    return [
+        word
+        for name, value in (SMALL | options).items()
+        if value is not None
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
+
+
+def command(*words: object) -> Result:
+    """``python train.py WORDS``, in this process."""
+    return CliRunner().invoke(train.main, [str(word) for word in words])
+
+
+def refuse_constant(text: str) -> None:
+    raise AssertionError(f"{text} is not JSON")
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl, each strict JSON."""
+    text = (folder / "metrics.jsonl").read_text()
+    assert text.endswith("\n")
+    return [json.loads(line, parse_constant=refuse_constant) for line in text.splitlines()]
+
+
+def untimed(folder: Path) -> list[dict[str, Any]]:
+    """Metrics without what no two runs share."""
+    return [{k: v for k, v in line.items() if k not in TIMING} for line in metrics(folder)]
+
+
+def checkpoint(folder: Path, name: str = "last.pt") -> dict[str, Any]:
+    return torch.load(folder / name, weights_only=True)
+
+
+def differences(first: Any, second: Any, at: str = "") -> list[str]:
+    """Where two checkpoints differ, bit for bit; NaN differs from everything."""
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return [] if first.dtype == second.dtype and torch.equal(first, second) else [at]
+    if isinstance(first, dict) and isinstance(second, dict):
+        if first.keys() != second.keys():
+            return [f"{at} keys"]
+        return [d for key in first for d in differences(first[key], second[key], f"{at}/{key}")]
+    if isinstance(first, list) and isinstance(second, list):
+        if len(first) != len(second):
+            return [f"{at} length"]
+        pairs = enumerate(zip(first, second, strict=True))
+        return [d for i, (a, b) in pairs for d in differences(a, b, f"{at}/{i}")]
+    return [] if type(first) is type(second) and first == second else [at]
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

@@ -1,0 +1,275 @@
+"""models: shapes, injected parts, the config dict, normalisation, soft and argmax."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from models import VQVAE, ConvDecoder, ConvEncoder, IdentityCodebook, build_model
+from models.build import DEFAULTS, QUANTIZERS
+from models.layers import ResidualBlock
+from softvq import (
+    CodesPerToken,
+    ConstantTemperature,
+    CriticalFraction,
+    DDCLCodebook,
+    VQCodebook,
+    VQEMACodebook,
+)
+
+TINY = {"hidden_channels": 8, "residual_channels": 6, "codebook_size": 16, "codebook_dim": 5}
+
+
+def tiny(**config) -> VQVAE:
+    torch.manual_seed(0)
+    return build_model(TINY | config)
+
+
+def images(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def trained(quantizer: str) -> VQVAE:
+    """Prototypes on latents and running statistics of the data, in eval mode."""
+    model = tiny(quantizer=quantizer)
+    with torch.no_grad():
+        for seed in range(20):
+            latents = model.encode(images(16, 3, 32, 32, seed=seed))
+    model.codebook.initialize(latents)
+    return model.eval()
+
+
+@pytest.mark.parametrize("quantizer", sorted(QUANTIZERS))
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (8, 20), (64, 48)])
+def test_latents_have_a_quarter_of_the_sides(quantizer, height, width):
+    model = tiny(quantizer=quantizer, in_channels=2)
+    batch = images(3, 2, height, width)
+    recon, code = model(batch)
+    assert recon.shape == batch.shape
+    assert code.quantized.shape == (3, 5, height // 4, width // 4)
+    assert code.indices.shape == (3, height // 4, width // 4)
+    assert code.indices.dtype == torch.int64
+    assert model.encode(batch).shape == code.quantized.shape
+    assert model.decode(code.quantized).shape == batch.shape
+    assert model.tokens(batch).shape == code.indices.shape
+
+
+def test_encoder_and_decoder_have_two_stages_of_stride_two():
+    for network in (ConvEncoder(3, 5, 8, 6, 2), ConvDecoder(3, 5, 8, 6, 2)):
+        convolutions = [
+            m for m in network.modules() if isinstance(m, nn.Conv2d | nn.ConvTranspose2d)
+        ]
+        assert [m.stride for m in convolutions if m.stride != (1, 1)] == [(2, 2), (2, 2)]
+        assert sum(isinstance(m, ResidualBlock) for m in network) == 2
+    assert not any(isinstance(m, ResidualBlock) for m in ConvEncoder(3, 5, 8, 6, 0))
+
+
+def test_a_residual_block_adds_to_its_input_and_leaves_it_alone():
+    torch.manual_seed(0)
+    block = ResidualBlock(4, 3)
+    x = torch.randn(2, 4, 5, 5)
+    before = x.clone()
+    first, second = block.layers[1], block.layers[3]
+    expected = x + F.conv2d(
+        F.conv2d(x.clamp(min=0), first.weight, padding=1).clamp(min=0), second.weight
+    )
+    torch.testing.assert_close(block(x), expected)
+    assert torch.equal(x, before)
+    nn.init.zeros_(second.weight)
+    assert torch.equal(block(x), x)
+
+
+def test_parts_are_injected():
+    model = VQVAE(
+        nn.AvgPool2d(4),
+        IdentityCodebook(3, channel_first=True),
+        nn.Upsample(scale_factor=4),
+        normalize_latents=False,
+    )
+    batch = images(2, 3, 8, 8)
+    blocks = batch.unfold(2, 4, 4).unfold(3, 4, 4).mean(dim=(4, 5))
+    expected = blocks.repeat_interleave(4, dim=2).repeat_interleave(4, dim=3)
+    torch.testing.assert_close(model(batch).recon, expected)
+    torch.testing.assert_close(model.encode(batch), 2 * blocks - 1)
+
+
+def test_the_config_rejects_unknown_keys_and_quantizers():
+    with pytest.raises(ValueError, match=r"unknown keys.*'codebok_size'.*codebook_size"):
+        build_model({"codebok_size": 3})
+    with pytest.raises(ValueError, match=r"'fsq'.*'ddcl', 'none', 'vq', 'vq-ema'"):
+        build_model({"quantizer": "fsq"})
+
+
+def test_the_config_reaches_the_codebook():
+    kinds = {"ddcl": DDCLCodebook, "vq": VQCodebook, "vq-ema": VQEMACodebook}
+    for quantizer, kind in kinds.items():
+        options = {"commitment": 0.7, "restart_threshold": 0.3, "seed": 11}
+        codebook = tiny(quantizer=quantizer, decay=0.8, usage_weight=0.2, **options).codebook
+        assert type(codebook) is kind
+        assert codebook.channel_first
+        assert (codebook.dim, codebook.codebook_size) == (5, 16)
+        assert {name: getattr(codebook, name) for name in options} == options
+        if quantizer == "ddcl":
+            assert codebook.usage_weight == 0.2
+        else:
+            assert codebook.decay == 0.8
+    assert type(tiny(quantizer="none").codebook) is IdentityCodebook
+
+
+def test_the_config_sets_the_temperature():
+    controllers = {
+        "constant": ConstantTemperature,
+        "critical": CriticalFraction,
+        "codes": CodesPerToken,
+    }
+    schedule = {
+        "temperature_start": 4.0,
+        "temperature_end": 1.0,
+        "temperature_hold_steps": 5,
+        "temperature_steps": 10,
+    }
+    for mode, kind in controllers.items():
+        controller = tiny(temperature_mode=mode, **schedule).codebook.controller
+        assert type(controller) is kind
+        assert [controller.schedule(step) for step in (0, 5, 10, 99)] == [4, 4, 1, 1]
+        assert 1 < controller.schedule(7) < 4
+
+
+def test_the_config_sets_the_sizes():
+    def size(**config) -> int:
+        return sum(p.numel() for p in tiny(**config).parameters())
+
+    for name, more in [
+        ("in_channels", 4),
+        ("hidden_channels", 10),
+        ("residual_channels", 7),
+        ("residual_blocks", 3),
+        ("codebook_size", 17),
+        ("codebook_dim", 6),
+    ]:
+        assert size(**{name: more}) > size(), name
+    default = build_model({})
+    assert default.codebook.codebook.shape == (512, 64)
+    assert DEFAULTS["quantizer"] == "ddcl"
+    # Two 3x3 and 1x1 pairs without bias per network, and the convolutions around them.
+    residual = 2 * 2 * (128 * 64 * 9 + 64 * 128)
+    encoder = (3 * 64 * 16 + 64) + (64 * 128 * 16 + 128) + (128 * 128 * 9 + 128) + (128 * 64 + 64)
+    decoder = (64 * 128 * 9 + 128) + (128 * 64 * 16 + 64) + (64 * 3 * 16 + 3)
+    assert sum(p.numel() for p in default.parameters()) == residual + encoder + decoder + 512 * 64
+
+
+def test_latents_are_standardised_in_train_mode():
+    model = tiny()
+    batch = images(8, 3, 32, 32)
+    z = model.encode(batch)
+    torch.testing.assert_close(z.mean(dim=(0, 2, 3)), torch.zeros(5), atol=1e-5, rtol=0)
+    raw = model.encoder(batch * 2 - 1)
+    variance = raw.var(dim=(0, 2, 3), unbiased=False)
+    expected = (raw - raw.mean(dim=(0, 2, 3), keepdim=True)) / (
+        variance.view(1, -1, 1, 1) + 1e-5
+    ).sqrt()
+    torch.testing.assert_close(z, expected, atol=1e-4, rtol=1e-4)
+    assert not list(model.normalize.parameters())
+
+
+def test_running_statistics_standardise_in_eval_mode_and_are_kept_still():
+    model = tiny()
+    batch = images(8, 3, 32, 32)
+    with torch.no_grad():
+        for _ in range(60):
+            standardised = model.encode(batch)
+        model.eval()
+        buffers = copy.deepcopy(model.state_dict())
+        torch.testing.assert_close(model.encode(batch), standardised, atol=2e-3, rtol=2e-3)
+        other = model.encode(images(8, 3, 32, 32, seed=1) * 0.2)
+    assert other.mean(dim=(0, 2, 3)).abs().max() > 0.1  # not standardised by its own batch
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, buffers[name]), name
+
+
+def test_latents_stay_as_they_are_without_normalisation():
+    model = tiny(normalize_latents=False)
+    batch = images(4, 3, 32, 32)
+    assert torch.equal(model.encode(batch), model.encoder(batch * 2 - 1))
+
+
+@pytest.mark.parametrize("quantizer", ["ddcl", "vq", "vq-ema"])
+def test_reconstruct_goes_through_the_soft_code_or_the_tokens(quantizer):
+    model = trained(quantizer)
+    batch = images(4, 3, 32, 32, seed=99)
+    z = model.encode(batch)
+    distances = torch.cdist(z.movedim(1, -1).reshape(-1, 5), model.codebook.codebook)
+    tokens = model.tokens(batch)
+    assert torch.equal(tokens.flatten(), distances.argmin(dim=1))
+    assert len(tokens.unique()) > 4
+    nearest = model.codebook.codebook[tokens].movedim(-1, 1)
+    with torch.no_grad():
+        expected = {
+            "soft": model.decoder(model.codebook(z).quantized) / 2 + 0.5,
+            "argmax": model.decoder(nearest) / 2 + 0.5,
+        }
+    for mode, unclamped in expected.items():
+        torch.testing.assert_close(model.reconstruct(batch, mode), unclamped.clamp(0, 1))
+    torch.testing.assert_close(model(batch).recon, expected["soft"])
+    assert torch.equal(model.decode_tokens(tokens), model.reconstruct(batch, "argmax"))
+    assert torch.equal(model.reconstruct(batch), model.reconstruct(batch, "argmax"))
+    same = torch.allclose(model.reconstruct(batch, "soft"), model.reconstruct(batch), atol=1e-6)
+    assert same == (quantizer != "ddcl")
+
+
+def test_reconstructions_are_clamped_and_training_outputs_are_not():
+    model = trained("ddcl")
+    nn.init.constant_(model.decoder[-1].bias, 5.0)
+    batch = images(2, 3, 32, 32)
+    assert model(batch).recon.max() > 1
+    for mode in ("soft", "argmax"):
+        recon = model.reconstruct(batch, mode)
+        assert not recon.requires_grad
+        assert recon.max() == 1
+    nn.init.constant_(model.decoder[-1].bias, -5.0)
+    assert model(batch).recon.min() < 0
+    assert model.reconstruct(batch, "soft").min() == model.reconstruct(batch).min() == 0
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match=r'"soft" or "argmax", got \'hard\''):
+        tiny().reconstruct(images(1, 3, 8, 8), "hard")
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 30, 32), (1, 3, 32, 31), (3, 32, 32)])
+def test_a_wrong_image_size_is_named(shape):
+    model = tiny()
+    for call in (model, model.tokens, model.reconstruct):
+        with pytest.raises(ValueError, match=rf"multiples of 4.*{str(shape)[1:-1]}"):
+            call(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("quantizer", sorted(QUANTIZERS))
+def test_every_part_learns(quantizer):
+    model = tiny(quantizer=quantizer)
+    batch = images(4, 3, 32, 32)
+    recon, code = model(batch)
+    (F.mse_loss(recon, batch) + code.loss).backward()
+    for name, parameter in model.named_parameters():
+        if quantizer == "vq" and name == "codebook.codebook":
+            used = code.indices.unique()
+            assert parameter.grad[used].abs().sum(dim=1).min() > 0
+        else:
+            assert parameter.grad.abs().max() > 0, name
+
+
+@pytest.mark.parametrize("quantizer", sorted(QUANTIZERS))
+def test_weights_follow_the_seed_and_load_strictly(quantizer):
+    model, again = tiny(quantizer=quantizer), tiny(quantizer=quantizer)
+    torch.manual_seed(1)
+    other = build_model(TINY | {"quantizer": quantizer})
+    weight = model.encoder[0].weight
+    assert torch.equal(weight, again.encoder[0].weight)
+    assert not torch.equal(weight, other.encoder[0].weight)
+    other.load_state_dict(model.state_dict())
+    batch = images(2, 3, 32, 32)
+    assert torch.equal(model.eval()(batch).recon, other.eval()(batch).recon)

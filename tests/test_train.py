@@ -1,0 +1,185 @@
+"""train.py: what it prints, what it leaves, and how it refuses."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import resource
+import subprocess
+import sys
+import urllib.error
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from small_runs import (
+    STEPS_PER_EPOCH,
+    arguments,
+    checkpoint,
+    command,
+    differences,
+    metrics,
+    run_small,
+    without_figures,
+)
+from torchvision.datasets import CIFAR10
+
+import train
+
+ROOT = Path(train.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch):
+    without_figures(monkeypatch)
+
+
+@pytest.fixture
+def no_download(monkeypatch):
+    def download(self):
+        raise urllib.error.URLError("no network")
+
+    monkeypatch.setattr(CIFAR10, "download", download)
+
+
+def test_help_answers_at_once_and_imports_nothing_heavy():
+    for words in (["train.py", "--help"], ["-m", "eval", "report", "--help"]):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        result = subprocess.run(
+            [sys.executable, "-X", "importtime", *words], cwd=ROOT, capture_output=True, text=True
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert result.returncode == 0, result.stderr[-500:]
+        assert "Usage: " in result.stdout
+        modules = {line.rsplit("|", 1)[-1].strip() for line in result.stderr.splitlines()}
+        assert "click" in modules
+        heavy = {"torch", "torchvision", "numpy", "tensorboard", "matplotlib", "sklearn", "einops"}
+        assert not modules & heavy
+        # Processor time, which a busy machine does not stretch.
+        seconds = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+        assert seconds < 1.5
+
+
+def test_a_run_says_what_it_does_and_what_to_do_next(tmp_path):
+    out = tmp_path / "run"
+    result = command(*arguments(out=out))
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("256 training images of patches (crops of the photographs")
+    assert lines[1] == f"run folder: {out}"
+    assert lines[2].split()[:4] == ["epoch", "loss", "soft", "argmax"]
+    assert [line.split()[0] for line in lines[3:5]] == ["1", "2"]
+    assert lines[5] == f"evaluate it: python -m eval report {out}"
+    assert lines[6] == f"watch it:    tensorboard --logdir {out}"
+    assert len(lines) == 7
+    assert json.loads((out / "config.json").read_text())["out"] == str(out)
+    test = [line for line in metrics(out) if line["split"] == "test"][-1]
+    assert f"{test['mse_soft']:8.5f} {test['mse_argmax']:8.5f}" in lines[4]
+
+
+def test_no_codebook_prints_its_table(tmp_path):
+    result = command(*arguments(quantizer="none", out=tmp_path / "run"))
+    assert result.exit_code == 0, result.output
+    rows = result.stdout.splitlines()[3:5]
+    assert [len(row) for row in rows] == [len(result.stdout.splitlines()[2])] * 2
+    assert all(row.split().count("-") == 7 for row in rows)
+    for line in metrics(tmp_path / "run"):
+        for key in ("utilization", "dead_codes", "perplexity", "codes_per_token"):
+            assert line[key] is None
+        assert line["temperature"] is line["temperature_ratio"] is None
+        if line["split"] != "train":
+            assert line["mse_argmax"] is line["psnr_argmax"] is None
+            assert line["mse_soft"] > 0
+
+
+def test_steps_stop_a_run_within_an_epoch(tmp_path):
+    folder = run_small(tmp_path / "run", steps=STEPS_PER_EPOCH + 3, epochs=50)
+    steps = [(line["epoch"], line["step"]) for line in metrics(folder) if line["split"] == "test"]
+    assert steps == [(1, STEPS_PER_EPOCH), (2, STEPS_PER_EPOCH + 3)]
+    assert checkpoint(folder)["step"] == STEPS_PER_EPOCH + 3
+
+
+def test_a_run_without_out_makes_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = {run_small(None, steps=1) for _ in range(2)}
+    assert len(folders) == 2
+    for folder in folders:
+        assert re.fullmatch(r"runs/ddcl-patches-\d{8}-\d{6}(-\d)?", str(folder))
+        assert (folder / "last.pt").is_file()
+
+
+def test_auto_trains_on_patches_where_there_is_no_cifar10(tmp_path, no_download):
+    out = tmp_path / "run"
+    words = arguments(dataset="auto", data_dir=tmp_path / "data", out=out, steps=1)
+    result = command(*words)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[0].startswith(f"no CIFAR-10 in {tmp_path / 'data'} and the")
+    # A resumed run must find the same images, whatever the network says then.
+    assert json.loads((out / "config.json").read_text())["dataset"] == "patches"
+
+
+def test_a_folder_of_images_of_another_size(tmp_path):
+    for i in range(12):
+        path = tmp_path / "images" / f"{i}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.effect_noise((20, 24), 50 + i).save(path)
+    words = arguments(dataset="folder", data_dir=tmp_path / "images", out=tmp_path / "run", steps=1)
+    result = command(*words, "--image-size", 16)
+    assert result.exit_code == 0, result.output
+    assert "12 training images" not in result.stdout  # some validate and some test
+    assert metrics(tmp_path / "run")[-1]["split"] == "test"
+
+
+def test_flat_images_and_a_single_code_train(tmp_path):
+    for i in range(4):
+        path = tmp_path / "images" / f"{i}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8), (10, 20, 30)).save(path)
+    options = {
+        "dataset": "folder",
+        "data_dir": str(tmp_path / "images"),
+        "image_size": 8,
+        "steps": 2,
+    }
+    folder = run_small(tmp_path / "run", **options, codebook_size=1)
+    for line in metrics(folder):
+        assert (line["utilization"], line["perplexity"]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("quantizer", ["ddcl", "vq", "vq-ema"])
+def test_equal_seeds_give_equal_weights_and_others_do_not(tmp_path, quantizer):
+    torch.manual_seed(123)
+    first = checkpoint(run_small(tmp_path / "1", quantizer=quantizer, epochs=1, seed=5))
+    torch.manual_seed(321)  # what else the process drew must not matter
+    second = checkpoint(run_small(tmp_path / "2", quantizer=quantizer, epochs=1, seed=5))
+    other = checkpoint(run_small(tmp_path / "3", quantizer=quantizer, epochs=1, seed=6))
+    for part in ("model", "optimizer", "tracker"):
+        assert differences(first[part], second[part]) == []
+    different = differences(first["model"], other["model"])
+    assert {"/encoder.0.weight", "/codebook.codebook", "/decoder.0.weight"} <= set(different)
+
+
+def test_bf16_and_compile_train_the_same_model_to_rounding(tmp_path, monkeypatch):
+    options = {"quantizer": "vq-ema", "steps": 3, "lr": 1e-4}
+    plain = metrics(run_small(tmp_path / "plain", **options))
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    runs = {"bf16": {"precision": "bf16"}, "compiled": {"compile": True}}
+    for name, more in runs.items():
+        lines = metrics(run_small(tmp_path / name, **options, **more))
+        weights = checkpoint(tmp_path / name)["model"]
+        assert weights["encoder.0.weight"].dtype == torch.float32
+        tolerance = 0.02 if name == "bf16" else 1e-4
+        assert lines[0]["mse_soft"] == pytest.approx(plain[0]["mse_soft"], rel=tolerance)
+        assert (lines[0]["mse_soft"] == plain[0]["mse_soft"]) == (name == "compiled")
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_is_replaced(tmp_path):
+    """Its folder holds nothing to continue from."""
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "metrics.jsonl").write_text('{"epoch": 1, "step": 8, "split": "train"}\n')
+    assert command(*arguments(out=out, epochs=1)).exit_code == 0
+    assert [line["split"] for line in metrics(out)] == ["train", "val", "test"]
