@@ -6,11 +6,12 @@ RUN := $(VENV)/bin/python
 
 .PHONY: train test lint bench clean
 
-# The last run's folder is printed by train.py itself; a fixed name lets the report find it.
 train: $(VENV)/.train
 	@out=runs/quick-$$(date +%Y%m%d-%H%M%S) && \
 	$(RUN) train.py --preset quick --out $$out && \
-	$(RUN) -m eval report $$out --json $$out/report.json
+	$(RUN) -m eval report $$out --json $$out/report.json && \
+	echo && echo "run folder:  $$out" && \
+	echo "TensorBoard: $(VENV)/bin/tensorboard --logdir $$out"
 
 test: $(VENV)/.dev
 	$(RUN) -m pytest -q -m "not slow"

@@ -79,7 +79,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
         for name in ENGINES
         if name != "VectorQuantize" or importlib.util.find_spec("vector_quantize_pytorch")
     ]
-    shared = {"dim": 64, "device": args.device, "threads": args.threads, "seconds": args.seconds}
+    shared = {"dim": 64, "device": args.device, "threads": args.threads, "budget": args.seconds}
     return [
         {"series": series, "engine": engine, "n": n // shrink, "k": k // shrink, **shared}
         for series, n, k in grid
@@ -103,7 +103,7 @@ def run(case: Case, limit: float) -> Case:
 
 
 def measure(case: Case) -> dict[str, float]:
-    """Median seconds, median CPU seconds and peak MiB beyond the inputs, of this process."""
+    """Median seconds, median CPU seconds and peak MiB beyond the inputs."""
     import torch
     import torch._dynamo  # Every optimiser loads it, so it is not the codebook's.
 
@@ -111,15 +111,18 @@ def measure(case: Case) -> dict[str, float]:
     torch.manual_seed(0)
     device = torch.device(case["device"])
     z = torch.randn(case["n"], case["dim"], device=device, requires_grad=True)
+    # Loads libraries and starts threads; too small to leave memory behind that would be reused.
+    training_step({**case, "k": 64}, device)(z[:64])
+    z.grad = None
     step = training_step(case, device)
-    step(z[:64])
     if device.type == "cuda":
         torch.cuda.synchronize()
     before = reset_peak(device)
     wall: list[float] = []
     cpu: list[float] = []
-    end = time.perf_counter() + case["seconds"]
+    end = time.perf_counter() + case["budget"]
     while not wall or time.perf_counter() < end:
+        z.grad = None
         started, started_cpu = time.perf_counter(), time.process_time()
         step(z)
         if device.type == "cuda":
@@ -195,18 +198,16 @@ def peak(device: Any) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def process_memory(field: str) -> float:
-    """A line of this process's status, in bytes."""
-    status = Path("/proc/self/status").read_text()
-    found = re.search(rf"{field}:\s+(\d+) kB", status)
+def process_memory(field: str, path: str = "/proc/self/status") -> float:
+    """A line of a status file, in bytes."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path(path).read_text())
     return 1024 * float(found[1]) if found else float("nan")
 
 
 def available_memory() -> float:
     """Bytes that can be had without swapping; 4 GiB where the system does not say."""
-    path = Path("/proc/meminfo")
-    found = re.search(r"MemAvailable:\s+(\d+) kB", path.read_text()) if path.exists() else None
-    return 1024 * float(found[1]) if found else 2.0**32
+    path = "/proc/meminfo"
+    return process_memory("MemAvailable", path) if Path(path).exists() else 2.0**32
 
 
 def machine(args: argparse.Namespace) -> dict[str, Any]:
@@ -252,11 +253,16 @@ def table(rows: list[Case]) -> str:
                 cells += [row["left_out"]] + 5 * [""]
             else:
                 cells += [f"{1e3 * row[key]:,.0f}" for key in ("seconds", "cpu_seconds")]
-                clock = "cpu_seconds" if row["device"] == "cpu" else "seconds"
+                clock = clock_of(row)
                 cells += [f"{row['extra_mib']:,.0f}", ratio(row, rows, "dense", clock)]
                 cells += [ratio(row, rows, "VectorQuantize", key) for key in (clock, "extra_mib")]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def clock_of(row: Case) -> str:
+    """The time that ratios and plots show."""
+    return "cpu_seconds" if row["device"] == "cpu" else "seconds"
 
 
 def ratio(row: Case, rows: list[Case], engine: str, key: str) -> str:
@@ -274,17 +280,20 @@ def plot(rows: list[Case], path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
+    clock = clock_of(rows[0])
     panels = [("main", "k"), ("growth in K", "k"), ("growth in N", "n")]
     figure, axes = plt.subplots(2, len(panels), figsize=(12, 6.5), layout="constrained")
     for column, (series, size) in enumerate(panels):
-        for line, (key, label) in enumerate([("seconds", "seconds"), ("extra_mib", "extra MiB")]):
+        for line, (key, label) in enumerate([(clock, "seconds"), ("extra_mib", "extra MiB")]):
             axis = axes[line, column]
             shown = [row for row in rows if row["series"] == series and key in row]
             for engine in dict.fromkeys(row["engine"] for row in shown):
                 points = [(row[size], row[key]) for row in shown if row["engine"] == engine]
                 axis.loglog(*zip(*points, strict=True), marker="o", label=engine)
             axis.set(title=series, xlabel=size.upper(), ylabel=label)
+            axis.xaxis.set_minor_formatter(NullFormatter())
             axis.grid(alpha=0.3)
     axes[0, 0].legend()
     figure.savefig(path, format="png", dpi=120)

@@ -61,5 +61,22 @@ def report(
         click.echo(f"written to {json_file}")
 
 
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The PNG."
+)
+@click.option("--images", type=click.IntRange(1, 64), default=12, show_default=True)
+@click.option("--scale", type=click.IntRange(1, 16), default=3, show_default=True)
+@click.option("--data-dir", help="Folder of the data, when it has moved since the training.")
+def grid(run: Path, out: Path, images: int, scale: int, data_dir: str | None) -> None:
+    """Picture of RUN: test images above their soft and argmax reconstructions."""
+    from eval.grid import write_grid
+    from eval.run import open_run
+
+    write_grid(open_run(run, data_dir=data_dir, limit_test=images), out, scale=scale)
+    click.echo(f"written to {out}")
+
+
 if __name__ == "__main__":
     main(prog_name="python -m eval")

@@ -23,7 +23,7 @@ from .functional import SoftCode, _centred, token_weights, usage_divergence
 
 # Elements of a block's assignment matrix: as many as fit a core's cache, or fill an accelerator.
 ELEMENTS_PER_THREAD = 2**20
-MOST_ELEMENTS = 2**23
+MOST_ELEMENTS = 2**22
 # With fewer latents at a time, reading the prototypes would take longer than computing on them.
 FEWEST_ROWS = 64
 
@@ -35,7 +35,7 @@ def soft_quantize_attention(
 
     Same arguments, results and first derivatives as :func:`softvq.functional.soft_quantize`, to
     rounding. Beyond inputs, outputs and gradients it holds a few copies of the codebook and two
-    matrices of at most 8 M elements, or of 64 rows of K where that is more.
+    matrices of at most 4 M elements, or of 64 rows of K where that is more.
 
     Args:
         z: (N, D) latents, float32 or float64.

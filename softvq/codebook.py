@@ -138,7 +138,8 @@ class Codebook(nn.Module):
         # Indexing takes uint8 for a mask, and the other narrow dtypes not at all.
         indices = indices.to(torch.int64)
         # A captured graph cannot branch on values.
-        if not torch.compiler.is_compiling() and not torch.jit.is_tracing() and indices.numel():
+        captured = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
+        if not captured and indices.numel():
             low, high = (int(bound) for bound in indices.aminmax())
             if low < -1 or high >= self.codebook_size:
                 raise IndexError(
@@ -239,7 +240,9 @@ class Codebook(nn.Module):
         """:meth:`decode` for indices known to be valid."""
         vectors = self.codebook[indices.clamp_min(0)]  # (..., D)
         vectors = torch.where((indices >= 0)[..., None], vectors, 0.0)
-        return rearrange(vectors, "b ... d -> b d ...") if self.channel_first else vectors
+        # A single index has no batch axis to keep in front.
+        channel_first = self.channel_first and indices.dim() > 0
+        return rearrange(vectors, "b ... d -> b d ...") if channel_first else vectors
 
     def _flatten(self, z: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Latents as (N, D) and mask as (N,), after checking both."""

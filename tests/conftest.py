@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+# Thousands of tiny operations: threads would only wait for each other, the more so beside others.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -244,14 +244,17 @@ def test_activation_checkpointing():
     assert all(torch.equal(a, b) for a, b in zip(expected, grads, strict=True))
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_operators_keep_the_rules_of_torch_library():
     z, p, temperature = problem(20, 9, 4)
     weights = torch.full((20,), 1 / 20, dtype=z.dtype)
-    torch.library.opcheck(attention._attend, (z, p, temperature, weights))
     detached = [x.detach() for x in (z, p, temperature)]
     upstream = (normal(20, 5), normal(9))
-    torch.library.opcheck(attention._attend_backward, (*upstream, *detached, weights, True, True))
+    rules = ("test_schema", "test_autograd_registration", "test_faketensor")
+    for operator, args in (
+        (attention._attend, (z, p, temperature, weights)),
+        (attention._attend_backward, (*upstream, *detached, weights, True, True)),
+    ):
+        torch.library.opcheck(operator, args, test_utils=rules)
 
 
 def test_compiles_as_one_graph_for_any_number_of_tokens():
@@ -291,7 +294,7 @@ def resident(name):
     return int(re.search(name + r":\\s+(\\d+) kB", open("/proc/self/status").read())[1]) / 1024
 
 torch.set_num_threads(1)
-z, p = (torch.randn(8192, 64, requires_grad=True) for _ in range(2))
+z, p = (torch.randn(n, 64, requires_grad=True) for n in (4096, 8192))
 (z[:64] @ p[:64].mT).sum().backward()
 before = resident("VmRSS")
 code = soft_quantize_attention(z, p, 10.0)
@@ -306,7 +309,7 @@ def test_blocks_are_bounded_whatever_the_number_of_prototypes(monkeypatch):
         for size in (1, 512, 8192, 2**18):
             rows = attention._rows_per_block(torch.device(device), size)
             assert rows >= 64
-            assert rows * size <= max(2**23, 64 * size)
+            assert rows * size <= max(2**22, 64 * size)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -315,5 +318,5 @@ def test_peak_memory_is_far_below_one_assignment_matrix():
     done = subprocess.run(
         [sys.executable, "-c", PEAK], cwd=root, capture_output=True, text=True, check=True
     )
-    # One (N, K) matrix is 256 MiB, and the dense engine holds four.
-    assert float(done.stdout) < 128
+    # One (N, K) matrix is 128 MiB, and the dense engine holds four.
+    assert float(done.stdout) < 64

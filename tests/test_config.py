@@ -186,8 +186,8 @@ def test_options_that_do_not_go_together(called):
     cases: list[tuple[dict[str, Any], str]] = [
         ({"image_size": 30}, "multiple of 4, got 30"),
         ({"temperature_hold": 0.8, "temperature_until": 0.7}, "0.8 and 0.7"),
-        ({"temperature_end": 0.5}, "3.0 and 0.5"),
-        ({"temperature_start": 0.5}, "0.5 and 1.05"),
+        ({"temperature_start": 3.0, "temperature_end": 0.5}, "3.0 and 0.5"),
+        ({"temperature_start": 0.5, "temperature_end": 1.5}, "0.5 and 1.5"),
     ]
     for options, message in cases:
         with pytest.raises(UserError, match=message):

@@ -26,6 +26,7 @@ from small_runs import (
 
 import train
 from softvq import DDCLCodebook, VQEMACodebook
+from training import trainer
 from training.trainer import Trainer
 
 ROOT = Path(train.__file__).parent
@@ -152,6 +153,22 @@ def test_a_crash_between_metrics_and_checkpoint_leaves_no_line_twice(tmp_path, m
     assert_equal_ends(whole["vq-ema"], out)
 
 
+def test_the_best_epoch_so_far_outlives_an_interruption(tmp_path, monkeypatch):
+    errors = iter([0.1, 0.5, 0.3, 0.5, 0.2, 0.5])  # validation and test of three epochs
+    real = trainer.evaluate_split
+
+    def evaluate_split(*args):
+        return real(*args) | {"mse_argmax": next(errors)}
+
+    monkeypatch.setattr(trainer, "evaluate_split", evaluate_split)
+    at_step(monkeypatch, STEPS_PER_EPOCH + 1, interrupt())
+    with pytest.raises(SystemExit):
+        run_small(tmp_path / "run", quantizer="vq", epochs=3)
+    assert command("--resume", "--out", tmp_path / "run").exit_code == 0
+    assert checkpoint(tmp_path / "run", "best.pt")["step"] == STEPS_PER_EPOCH
+    assert checkpoint(tmp_path / "run")["best"] == 0.1
+
+
 def test_a_signal_is_handled_once_and_the_handlers_are_given_back(tmp_path, monkeypatch):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     during = []
@@ -192,6 +209,7 @@ def test_a_real_signal_saves_and_says_how_to_go_on(tmp_path, whole, number, stat
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED, *arguments(out=out, **OPTIONS[quantizer])],
         cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},  # sums in equal order
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

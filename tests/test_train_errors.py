@@ -109,10 +109,12 @@ def test_wrong_calls_are_one_line_and_change_nothing(world, no_download, case):
     assert not (world / "new").exists()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
-    tmp_path.chmod(0o500)
-    result = command(*arguments(out=tmp_path / "run"))
-    tmp_path.chmod(0o700)
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
+    real = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path) != tmp_path and real(path, mode)
+    )
+    result = command(*arguments(out=tmp_path / "a" / "run"))
     assert result.exit_code == 2
     assert f"{tmp_path} is not a folder that can be written to" in result.stderr
+    assert not list(tmp_path.iterdir())

@@ -18,6 +18,8 @@ from softvq import UtilizationTracker
 from .checkpoint import write_atomic
 from .datasets import to_float
 
+SPLITS = ("train", "val", "test")
+
 # TensorBoard groups by prefix: (prefix, keys of a metrics line).
 GROUPS = {
     "reconstruction": ("loss", "mse_soft", "mse_argmax", "psnr_soft", "psnr_argmax"),
@@ -69,7 +71,11 @@ class RunLog:
             kept = [line for line in read_metrics(self.path) if line["step"] <= step]
             text = "".join(json.dumps(line) + "\n" for line in kept)
             write_atomic(self.path, lambda file: file.write(text.encode()))
-        self.writer = SummaryWriter(str(folder), purge_step=step + 1 if resumed else None)
+        purge_step = step + 1 if resumed else None
+        # A writer for each split: TensorBoard then draws the splits into one chart.
+        self.writers = {
+            split: SummaryWriter(str(folder / split), purge_step=purge_step) for split in SPLITS
+        }
 
     def write(self, lines: list[dict[str, Any]]) -> None:
         """Append the lines of one epoch, and their scalars; what is not finite is null."""
@@ -80,22 +86,22 @@ class RunLog:
             for prefix, keys in GROUPS.items():
                 for key in keys:
                     if line.get(key) is not None:
-                        tag = f"{prefix}/{key}/{line['split']}"
-                        self.writer.add_scalar(tag, line[key], line["step"])
+                        writer = self.writers[line["split"]]
+                        writer.add_scalar(f"{prefix}/{key}", line[key], line["step"])
 
     def write_usage(self, tracker: UtilizationTracker, step: int) -> None:
         """The tracker's curve, heat map and dead codes."""
-        tracker.write(self.writer, step, tag="usage")
+        tracker.write(self.writers["train"], step, tag="usage")
 
     def write_images(self, model: VQVAE, images: Tensor, step: int) -> None:
         """A grid of inputs, soft and argmax reconstructions, one image a column."""
         grid = reconstruction_grid(model, images)
-        self.writer.add_image("reconstruction/input_soft_argmax", grid, step)
+        self.writers["test"].add_image("reconstruction/input_soft_argmax", grid, step)
 
     def write_codebook(self, model: VQVAE, counts: Tensor, step: int) -> None:
         """The prototypes in TensorBoard's projector, labelled with their use."""
         rows = [[str(code), str(int(count))] for code, count in enumerate(counts)]
-        self.writer.add_embedding(
+        self.writers["train"].add_embedding(
             model.codebook.codebook.detach().float().cpu(),
             metadata=rows,
             metadata_header=["code", "tokens"],
@@ -104,8 +110,9 @@ class RunLog:
         )
 
     def close(self) -> None:
-        """Flush and close the event file."""
-        self.writer.close()
+        """Flush and close the event files."""
+        for writer in self.writers.values():
+            writer.close()
 
 
 def finite(value: Any) -> Any:

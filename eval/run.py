@@ -1,0 +1,66 @@
+"""A finished run, opened for evaluation from its checkpoint alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from models import VQVAE
+from training.checkpoint import find_checkpoint, load_checkpoint, load_model
+from training.config import TrainConfig
+from training.datasets import load_splits
+from training.trainer import choose_device
+
+
+class Run(NamedTuple):
+    """What an evaluation needs.
+
+    Attributes:
+        path: The checkpoint.
+        state: All that it holds.
+        config: The options of the training.
+        model: In eval mode, on the device.
+        dataset: What the images are.
+        test_images: uint8 (N, C, H, W).
+    """
+
+    path: Path
+    state: dict[str, Any]
+    config: TrainConfig
+    model: VQVAE
+    dataset: str
+    test_images: Tensor
+
+
+def open_run(
+    run: Path,
+    *,
+    data_dir: str | None = None,
+    limit_test: int | None = None,
+    device: str = "auto",
+) -> Run:
+    """Load the model of a run and its test images.
+
+    Args:
+        run: Run folder (its best.pt) or checkpoint.
+        data_dir: Folder of the data; where the training found it by default.
+        limit_test: Use only the first N test images; all by default.
+        device: As in train.py.
+
+    Raises:
+        UserError: If the checkpoint, the data or the device cannot be used.
+    """
+    path = find_checkpoint(run)
+    state = load_checkpoint(path)
+    model = load_model(state, str(path)).to(choose_device(device))
+    config = TrainConfig.from_dict(state["config"])
+    splits = load_splits(
+        config.dataset,
+        data_dir or config.data_dir,
+        limit_train=1,
+        limit_test=limit_test,
+        image_size=config.image_size,
+    )
+    return Run(path, state, config, model, splits.name, splits.test)

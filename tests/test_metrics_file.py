@@ -1,0 +1,98 @@
+"""RunLog: lines of metrics.jsonl over crashes and resumes, and the table on the terminal."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_runs import (
+    STEPS_PER_EPOCH,
+    arguments,
+    command,
+    metrics,
+    without_figures,
+)
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from models import build_model
+from training.run_log import RunLog, read_metrics, reconstruction_grid, table_header, table_row
+from training.trainer import Trainer
+
+
+def line(epoch: int, split: str = "test", **figures) -> dict:
+    return {"epoch": epoch, "step": 10 * epoch, "split": split, "mse_soft": 0.5} | figures
+
+
+def test_resuming_drops_the_lines_after_the_checkpoint(tmp_path):
+    log = RunLog(tmp_path)
+    for epoch in (1, 2, 3):
+        log.write([line(epoch, "train"), line(epoch)])
+    log.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 4, "st')
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 6
+    RunLog(tmp_path, step=24).close()
+    assert metrics(tmp_path) == [line(1, "train"), line(1), line(2, "train"), line(2)]
+    RunLog(tmp_path, step=0).close()
+    assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+def test_what_is_not_a_number_becomes_null(tmp_path):
+    log = RunLog(tmp_path)
+    log.write([line(1, mse_argmax=float("nan"), temperature_ratio=float("inf"), perplexity=None)])
+    log.close()
+    [written] = metrics(tmp_path)
+    assert written["mse_argmax"] is written["temperature_ratio"] is written["perplexity"] is None
+    assert written["mse_soft"] == 0.5
+    tags = EventAccumulator(str(tmp_path)).Reload().Tags()["scalars"]
+    assert tags == ["reconstruction/mse_soft/test"]
+
+
+def test_events_after_the_checkpoint_are_dropped_too(tmp_path, monkeypatch):
+    without_figures(monkeypatch)
+    real = Trainer.save
+
+    def save(self, name):
+        if self.step > STEPS_PER_EPOCH:
+            raise OSError("disk full")
+        real(self, name)
+
+    out = tmp_path / "run"
+    monkeypatch.setattr(Trainer, "save", save)
+    assert isinstance(command(*arguments(out=out, epochs=3)).exception, OSError)
+    monkeypatch.setattr(Trainer, "save", real)
+    assert command("--resume", "--out", out).exit_code == 0
+    points = EventAccumulator(str(out)).Reload().Scalars("reconstruction/mse_argmax/test")
+    test = [line for line in metrics(out) if line["split"] == "test"]
+    assert [point.step for point in points] == [STEPS_PER_EPOCH * n for n in (1, 2, 3)]
+    assert [p.value for p in points] == pytest.approx([line["mse_argmax"] for line in test])
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_the_table_lines_up(missing):
+    figures = {
+        "loss": 1.23456, "mse_soft": 0.0123456, "mse_argmax": 0.0234567, "psnr_argmax": 21.234,
+        "utilization": 0.987, "dead_codes": 7, "perplexity": 431.26, "codes_per_token": 2.345,
+        "temperature_ratio": 0.01234, "images_per_second": 1234.5,
+    }  # fmt: skip
+    if missing:
+        figures = dict.fromkeys(figures)
+    row = table_row(12, [line(12, "train") | figures, line(12) | figures])
+    assert len(row) == len(table_header())
+    expected = "12 1.2346 0.01235 0.02346 21.23 98.7% 7 431.3 2.35 0.0123 1234"
+    assert row.split() == (["12"] + ["-"] * 10 if missing else expected.split())
+    assert table_header().split()[:3] == ["epoch", "loss", "soft"]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_grid_is_made_in_eval_mode_and_leaves_the_model_as_it_was(training):
+    torch.manual_seed(0)
+    config = {"hidden_channels": 8, "residual_channels": 8, "codebook_size": 8, "codebook_dim": 4}
+    model = build_model(config).train(training)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    images = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
+    grid = reconstruction_grid(model, images)
+    assert grid.shape == (3, 3 * 17 + 1, 5 * 17 + 1)
+    assert 0 <= grid.min() <= grid.max() <= 1
+    torch.testing.assert_close(grid[:, 1:17, 18:34], images[1] / 255)
+    assert model.training == training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
