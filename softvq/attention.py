@@ -62,12 +62,16 @@ def soft_quantize_attention(
         temperature = temperature.to(z).reshape(())
     else:
         temperature = z.new_full((), temperature)
-    mixed, usage, indices, entropy = _attend(z, codebook, temperature, token_weights(mask, z))
+    weights = token_weights(mask, z)
+    mixed, usage, indices, entropy, distance = _attend(z, codebook, temperature, weights)
 
     quantized, second_moment = mixed[:, :-1], mixed[:, -1]
     loss_ols = (z - quantized).square().sum(dim=1)
     variance = second_moment - quantized.square().sum(dim=1)
-    loss_q = (loss_ols + variance).clamp_min(0)
+    # The value comes from the distances, so that the identity stays a check; the gradient from the
+    # two terms.
+    split = loss_ols + variance
+    loss_q = split + (distance - split).detach()
     # Rounding can push a vanishing V below zero; its gradient vanishes there as well.
     variance = variance.clamp_min(0)
     quantized = quantized + center
@@ -88,17 +92,17 @@ def soft_quantize_attention(
     "softvq::attend",
     mutates_args=(),
     schema="(Tensor z, Tensor codebook, Tensor temperature, Tensor weights)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _attend(
     z: Tensor, codebook: Tensor, temperature: Tensor, weights: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Mixed values (N, D + 1), usage (K,), nearest indices (N,) and entropy (N,)."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Mixed values (N, D + 1), usage (K,), nearest indices, entropy and mean distance (N,)."""
     query, key, values = _operands(z, codebook, temperature)
     mixed = z.new_empty(z.shape[0], values.shape[1])
     usage = z.new_zeros(codebook.shape[0])
     indices = torch.empty_like(weights, dtype=torch.int64)
-    entropy = torch.empty_like(weights)
+    entropy, distance = torch.empty_like(weights), torch.empty_like(weights)
     for rows, logits, q in _blocks(z, codebook):
         torch.mm(query[rows], key, out=logits)  # (R, K)
         torch.softmax(logits, dim=1, out=q)
@@ -107,8 +111,10 @@ def _attend(
         top, nearest = logits.max(dim=1)  # (R,)
         log_partition = top - q.gather(1, nearest[:, None]).squeeze(1).log()
         indices[rows] = nearest
-        entropy[rows] = (log_partition - logits.mul_(q).sum(dim=1)).clamp_min(0)
-    return mixed, usage, indices, entropy
+        mean_logit = logits.mul_(q).sum(dim=1)
+        entropy[rows] = (log_partition - mean_logit).clamp_min(0)
+        distance[rows] = mean_logit
+    return mixed, usage, indices, entropy, distance.mul_(-temperature).clamp_min_(0)
 
 
 @torch.library.custom_op(
@@ -182,12 +188,13 @@ def _rows_per_block(device: torch.device, size: int) -> int:
 @_attend.register_fake
 def _attend_fake(
     z: Tensor, codebook: Tensor, temperature: Tensor, weights: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     count, dim = z.shape
     return (
         z.new_empty(count, dim + 1),
         z.new_empty(codebook.shape[0]),
         z.new_empty(count, dtype=torch.int64),
+        z.new_empty(count),
         z.new_empty(count),
     )
 
