@@ -63,22 +63,19 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="of the CPU; see the module")
     parser.add_argument("--seconds", type=float, default=5.0, help="least time spent on a case")
     parser.add_argument("--memory-limit", type=float, help="GiB; cases beyond it are left out")
-    parser.add_argument("--quick", action="store_true", help="sizes an eighth as large")
+    parser.add_argument("--quick", action="store_true", help="few sizes, an eighth as large")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def cases(args: argparse.Namespace) -> list[Case]:
     """The main table, then growth with N at fixed K and with K at fixed N."""
-    shrink = 8 if args.quick else 1
     grid = [("main", 8192, k) for k in (512, 8192, 65536, 262144)]
     grid += [("growth in N", n, 4096) for n in (2048, 4096, 8192, 16384, 32768)]
     grid += [("growth in K", 2048, k) for k in (1024, 2048, 4096, 8192, 16384, 32768)]
-    engines = [
-        name
-        for name in ENGINES
-        if name != "VectorQuantize" or importlib.util.find_spec("vector_quantize_pytorch")
-    ]
+    grid = grid[::3] if args.quick else grid
+    shrink = 8 if args.quick else 1
+    engines = ENGINES if importlib.util.find_spec("vector_quantize_pytorch") else ENGINES[:2]
     shared = {"dim": 64, "device": args.device, "threads": args.threads, "budget": args.seconds}
     return [
         {"series": series, "engine": engine, "n": n // shrink, "k": k // shrink, **shared}

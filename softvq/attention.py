@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .functional import SoftCode, _centred, token_weights, usage_divergence
+from .functional import SoftCode, _centred, saturation, token_weights, usage_divergence
 
 # Elements of a block's assignment matrix: as many as fit a core's cache, or fill an accelerator.
 ELEMENTS_PER_THREAD = 2**20
@@ -105,15 +105,16 @@ def _attend(
     entropy, distance = torch.empty_like(weights), torch.empty_like(weights)
     for rows, logits, q in _blocks(z, codebook):
         torch.mm(query[rows], key, out=logits)  # (R, K)
+        top, nearest = logits.max(dim=1)  # (R,)
+        torch.threshold_(logits.sub_(top[:, None]), *saturation(z.dtype))
         torch.softmax(logits, dim=1, out=q)
         torch.mm(q, values, out=mixed[rows])
         usage.addmv_(q.mT, weights[rows])
-        top, nearest = logits.max(dim=1)  # (R,)
-        log_partition = top - q.gather(1, nearest[:, None]).squeeze(1).log()
+        log_partition = -q.gather(1, nearest[:, None]).squeeze(1).log()
         indices[rows] = nearest
         mean_logit = logits.mul_(q).sum(dim=1)
         entropy[rows] = (log_partition - mean_logit).clamp_min(0)
-        distance[rows] = mean_logit
+        distance[rows] = mean_logit + top
     return mixed, usage, indices, entropy, distance.mul_(-temperature).clamp_min_(0)
 
 
@@ -143,6 +144,8 @@ def _attend_backward(
     grad_values = torch.zeros_like(key[:-2])  # (D + 1, K), the layout that is fastest to add to
     for rows, q, grad_logits in _blocks(z, codebook):
         torch.mm(query[rows], key[:-1], out=grad_logits)  # (R, K)
+        grad_logits.sub_(grad_logits.amax(dim=1, keepdim=True))
+        torch.threshold_(grad_logits, *saturation(z.dtype))
         torch.softmax(grad_logits, dim=1, out=q)
         torch.mm(grad_q[rows], key, out=grad_logits).mul_(q)
         grad_logits.addcmul_(q, grad_logits.sum(dim=1, keepdim=True), value=-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from .distributed import gathered
+from .functional import nearest_codes
 from .initialize import kmeans
 from .output import CodebookOutput
 
@@ -118,7 +120,16 @@ class Codebook(nn.Module):
         Returns:
             int64, z's shape without the vector axis; -1 where masked.
         """
-        return self(z, mask).indices
+        # A search of plain operators for any N is what ONNX knows; torch 2.6 has no is_exporting.
+        if not getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)():
+            return self(z, mask).indices
+        flat, flat_mask = self._flatten(z, mask)
+        dtype = compute_dtype(flat, self.codebook)
+        with torch.autocast(z.device.type, enabled=False):
+            nearest = nearest_codes(flat.to(dtype), self.codebook.to(dtype), sys.maxsize)  # (N,)
+        if flat_mask is not None:
+            nearest = torch.where(flat_mask, nearest, -1)
+        return self._indices_like(nearest, z)
 
     def decode(self, indices: Tensor) -> Tensor:
         """Prototypes by index: the hard code, whatever the codebook's soft output was.

@@ -43,8 +43,8 @@ def test_what_is_not_a_number_becomes_null(tmp_path):
     [written] = metrics(tmp_path)
     assert written["mse_argmax"] is written["temperature_ratio"] is written["perplexity"] is None
     assert written["mse_soft"] == 0.5
-    tags = EventAccumulator(str(tmp_path)).Reload().Tags()["scalars"]
-    assert tags == ["reconstruction/mse_soft/test"]
+    tags = EventAccumulator(str(tmp_path / "test")).Reload().Tags()["scalars"]
+    assert tags == ["reconstruction/mse_soft"]
 
 
 def test_events_after_the_checkpoint_are_dropped_too(tmp_path, monkeypatch):
@@ -61,7 +61,7 @@ def test_events_after_the_checkpoint_are_dropped_too(tmp_path, monkeypatch):
     assert isinstance(command(*arguments(out=out, epochs=3)).exception, OSError)
     monkeypatch.setattr(Trainer, "save", real)
     assert command("--resume", "--out", out).exit_code == 0
-    points = EventAccumulator(str(out)).Reload().Scalars("reconstruction/mse_argmax/test")
+    points = EventAccumulator(str(out / "test")).Reload().Scalars("reconstruction/mse_argmax")
     test = [line for line in metrics(out) if line["split"] == "test"]
     assert [point.step for point in points] == [STEPS_PER_EPOCH * n for n in (1, 2, 3)]
     assert [p.value for p in points] == pytest.approx([line["mse_argmax"] for line in test])

@@ -94,6 +94,23 @@ def test_figures_of_every_line_are_consistent(runs, quantizer):
                 assert line["mse_soft"] == line["mse_argmax"]
 
 
+@pytest.mark.parametrize("quantizer", [*QUANTIZERS, "none"])
+def test_the_training_loss_is_the_weighted_sum_of_its_terms(runs, quantizer):
+    images = datasets.load_splits("patches", limit_train=256, limit_test=1).train / 255
+    variance = np.mean([images[:, channel].var().item() for channel in range(3)])
+    weights = {
+        "ddcl": {"loss_q": 0.25, "usage_kl": 0.05},
+        "vq": {"codebook_loss": 1.0, "commitment_loss": 0.25},
+        "vq-ema": {"commitment_loss": 0.25},
+        "none": {},
+    }[quantizer]
+    for line in metrics(runs[quantizer]):
+        if line["split"] == "train":
+            terms = [weight * line[name] for name, weight in weights.items()]
+            expected = line["mse_soft"] / variance + sum(terms)
+            assert line["loss"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_the_config_and_both_checkpoints_are_plain_data(runs):
     for quantizer, folder in runs.items():
         config = json.loads((folder / "config.json").read_text())

@@ -151,10 +151,10 @@ def test_flat_images_and_a_single_code_train(tmp_path):
 @pytest.mark.parametrize("quantizer", ["ddcl", "vq", "vq-ema"])
 def test_equal_seeds_give_equal_weights_and_others_do_not(tmp_path, quantizer):
     torch.manual_seed(123)
-    first = checkpoint(run_small(tmp_path / "1", quantizer=quantizer, epochs=1, seed=5))
+    first = checkpoint(run_small(tmp_path / "1", quantizer=quantizer, steps=5, seed=5))
     torch.manual_seed(321)  # what else the process drew must not matter
-    second = checkpoint(run_small(tmp_path / "2", quantizer=quantizer, epochs=1, seed=5))
-    other = checkpoint(run_small(tmp_path / "3", quantizer=quantizer, epochs=1, seed=6))
+    second = checkpoint(run_small(tmp_path / "2", quantizer=quantizer, steps=5, seed=5))
+    other = checkpoint(run_small(tmp_path / "3", quantizer=quantizer, steps=5, seed=6))
     for part in ("model", "optimizer", "tracker"):
         assert differences(first[part], second[part]) == []
     different = differences(first["model"], other["model"])

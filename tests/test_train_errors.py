@@ -66,9 +66,9 @@ WRONG = {
     "no cifar10": (
         "--dataset cifar10 --data-dir {}/empty --out {}/new", 2,
         ["no network", "--data-dir", "$SOFTVQ_DATA", "--dataset patches"]),
-    "used folder": ("--dataset patches --out {}/run", 2, ["already holds a run", "--resume"]),
-    "file as folder": ("--dataset patches --out {}/file", 2, ["file is not a folder"]),
-    "folder in a file": ("--dataset patches --out {}/file/new", 2, ["file is not a folder"]),
+    "used folder": ("SMALL --out {}/run", 2, ["already holds a run", "--resume"]),
+    "file as folder": ("SMALL --out {}/file", 2, ["file is not a folder"]),
+    "folder in a file": ("SMALL --out {}/file/new", 2, ["file is not a folder"]),
     "device": ("SMALL --device toaster --out {}/new", 2, ["'toaster'", "try auto"]),
     "device without memory": ("SMALL --device meta --out {}/new", 2, ["'meta'", "try auto"]),
     "more codes than latents": (
