@@ -23,6 +23,7 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(RUN) benchmarks/training_step.py
+	$(RUN) benchmarks/codebooks.py
 
 $(VENV)/.train: pyproject.toml
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)

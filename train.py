@@ -56,8 +56,9 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
         announce=click.echo,
     )
     folder = Path(config.out or default_run_folder(config, splits.name))
-    # What auto found is what a resumed run must find again.
-    config = replace(config, dataset=splits.name, out=str(folder))
+    # What auto found, and where, is what a resumed run or a report must find again.
+    data_dir = None if config.data_dir is None else os.path.abspath(config.data_dir)
+    config = replace(config, dataset=splits.name, out=str(folder), data_dir=data_dir)
     state = load_checkpoint(folder / "last.pt") if resume else None
     trainer = Trainer(config, splits, folder, state)
     if trainer.step >= trainer.total_steps:

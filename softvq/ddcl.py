@@ -43,7 +43,7 @@ class DDCLCodebook(Codebook):
         seed: Of the restarts.
         engine: ``"dense"`` holds (N, K) matrices and can be differentiated twice; ``"attention"``
             needs memory linear in N + K, with the same results to rounding; ``"auto"`` takes
-            attention from K = 256 on.
+            attention from K = 512 on.
         channel_first: Latents are (B, D, ...) instead of (..., D).
 
     Attributes:
@@ -157,8 +157,8 @@ class DDCLCodebook(Codebook):
 
     def _engine(self) -> Callable[..., SoftCode]:
         if self.engine == "auto":
-            # Measured on CPUs: at 512 codes attention takes two thirds of dense's time.
-            return soft_quantize_attention if self.codebook_size >= 256 else soft_quantize
+            # Below, attention's second pass costs more than the matrices that it saves.
+            return soft_quantize_attention if self.codebook_size >= 512 else soft_quantize
         return soft_quantize if self.engine == "dense" else soft_quantize_attention
 
     @property

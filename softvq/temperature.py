@@ -58,7 +58,10 @@ class Schedule:
 class TemperatureController(Protocol):
     """What a codebook asks of its temperature."""
 
-    schedule: Schedule
+    @property
+    def schedule(self) -> Schedule:
+        """What the controller follows."""
+        ...
 
     def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
         """Temperature to start from, given (N, D) latents and (K, D) prototypes."""

@@ -225,11 +225,32 @@ def test_every_quantizer_builds_from_the_config(quantizer):
     assert model.codebook.codebook_size == (1 if quantizer == "none" else 20)
 
 
+@pytest.mark.parametrize(
+    ("mode", "given", "expected"),
+    [
+        ("codes", {}, (3.0, 1.3)),
+        ("codes", {"temperature_start": 5.0}, (5.0, 1.3)),
+        ("critical", {}, (0.02, 0.002)),
+        ("critical", {"temperature_end": 0.01}, (0.02, 0.01)),
+        ("constant", {"temperature_start": 2.0}, (2.0, 2.0)),
+        ("constant", {"temperature_start": 2.0, "temperature_end": 1.0}, (2.0, 1.0)),
+    ],
+)
+def test_each_temperature_mode_has_defaults_of_its_own_unit(mode, given, expected):
+    built = TrainConfig(temperature_mode=mode, **given).model_config(total_steps=10)
+    assert (built["temperature_start"], built["temperature_end"]) == expected
+
+
+def test_a_constant_temperature_must_be_given():
+    with pytest.raises(UserError, match="temperature_mode constant needs temperature_start"):
+        TrainConfig(temperature_mode="constant")
+
+
 def test_shares_of_the_training_become_steps():
     config = TrainConfig(temperature_hold=0.25, temperature_until=0.8)
     built = config.model_config(total_steps=200)
     assert (built["temperature_hold_steps"], built["temperature_steps"]) == (50, 160)
-    assert built["temperature_start"] == config.temperature_start
+    assert (built["temperature_start"], built["temperature_end"]) == (3.0, 1.3)
     # Rounding must not put the hold after the end.
     for steps in range(1, 40):
         build_model(replace(config, temperature_hold=0.8).model_config(steps))

@@ -92,8 +92,16 @@ class TrainConfig:
         "ddcl: what the schedule sets: T, T/T_c, or codes per token.",
         choices=("constant", "critical", "codes"),
     )
-    temperature_start: float = option(3.0, "ddcl: first value of the schedule.", above=0)
-    temperature_end: float = option(1.3, "ddcl: last value of the schedule.", above=0)
+    temperature_start: float | None = option(
+        None,
+        "ddcl: first value of the schedule; default 3 codes or 0.02 T_c; T has none.",
+        above=0,
+    )
+    temperature_end: float | None = option(
+        None,
+        "ddcl: last value of the schedule; default 1.3 codes, 0.002 T_c, or the first T.",
+        above=0,
+    )
     temperature_hold: float = option(
         0.5, "ddcl: share of the training that holds the first value.", minimum=0, maximum=1
     )
@@ -124,12 +132,33 @@ class TrainConfig:
                 "temperature_hold must not exceed temperature_until, got "
                 f"{self.temperature_hold} and {self.temperature_until}"
             )
-        lowest = min(self.temperature_start, self.temperature_end)
-        if self.quantizer == "ddcl" and self.temperature_mode == "codes" and lowest < 1:
+        if self.quantizer != "ddcl":
+            return
+        start, end = self.temperatures
+        if self.temperature_mode == "codes" and min(start, end) < 1:
             raise UserError(
                 "codes per token cannot fall below 1: give temperature_start and temperature_end "
-                f"of 1 or more, got {self.temperature_start} and {self.temperature_end}"
+                f"of 1 or more, got {start} and {end}"
             )
+
+    @property
+    def temperatures(self) -> tuple[float, float]:
+        """First and last value of the schedule, with their defaults filled in.
+
+        Raises:
+            UserError: If a constant temperature was not given: it depends on the latents' scale.
+        """
+        defaults = {"codes": (3.0, 1.3), "critical": (0.02, 0.002)}
+        start, end = self.temperature_start, self.temperature_end
+        if self.temperature_mode == "constant":
+            if start is None:
+                raise UserError(
+                    "temperature_mode constant needs temperature_start, T in units of squared "
+                    "distance; or choose codes or critical, which follow the latents"
+                )
+            return start, start if end is None else end
+        first, last = defaults[self.temperature_mode]
+        return first if start is None else start, last if end is None else end
 
     def to_json(self) -> str:
         """The fields as a JSON object."""
@@ -172,6 +201,7 @@ class TrainConfig:
 
     def model_config(self, total_steps: int) -> dict[str, Any]:
         """The dict that :func:`models.build_model` takes."""
+        start, end = self.temperatures if self.quantizer == "ddcl" else (1.0, 1.0)
         return {
             "hidden_channels": self.hidden_channels,
             "residual_channels": self.residual_channels,
@@ -183,8 +213,8 @@ class TrainConfig:
             "commitment": self.commitment,
             "usage_weight": self.usage_weight,
             "temperature_mode": self.temperature_mode,
-            "temperature_start": self.temperature_start,
-            "temperature_end": self.temperature_end,
+            "temperature_start": start,
+            "temperature_end": end,
             "temperature_hold_steps": round(self.temperature_hold * total_steps),
             "temperature_steps": round(self.temperature_until * total_steps),
             "decay": self.decay,
