@@ -63,17 +63,13 @@ def soft_quantize_attention(
     else:
         temperature = z.new_full((), temperature)
     weights = token_weights(mask, z)
-    mixed, usage, indices, entropy, distance = _attend(z, codebook, temperature, weights)
-
-    quantized, second_moment = mixed[:, :-1], mixed[:, -1]
-    loss_ols = (z - quantized).square().sum(dim=1)
-    variance = second_moment - quantized.square().sum(dim=1)
+    quantized, loss_ols, variance, usage, indices, entropy, distance = _attend(
+        z, codebook, temperature, weights
+    )
     # The value comes from the distances, so that the identity stays a check; the gradient from the
     # two terms.
     split = loss_ols + variance
     loss_q = split + (distance - split).detach()
-    # Rounding can push a vanishing V below zero; its gradient vanishes there as well.
-    variance = variance.clamp_min(0)
     quantized = quantized + center
     if mask is not None:
         quantized = torch.where(mask[:, None], quantized, 0.0)
@@ -92,15 +88,15 @@ def soft_quantize_attention(
     "softvq::attend",
     mutates_args=(),
     schema="(Tensor z, Tensor codebook, Tensor temperature, Tensor weights)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _attend(
     z: Tensor, codebook: Tensor, temperature: Tensor, weights: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Mixed values (N, D + 1), usage (K,), nearest indices, entropy and mean distance (N,)."""
+) -> tuple[Tensor, ...]:
+    """The fields of a soft code but ``usage_kl``, the last being ``loss_q``; ``usage`` is (K,)."""
     query, key, values = _operands(z, codebook, temperature)
-    mixed = z.new_empty(z.shape[0], values.shape[1])
-    usage = z.new_zeros(codebook.shape[0])
+    quantized, loss_ols = torch.empty_like(z), torch.empty_like(weights)
+    variance, usage = torch.empty_like(weights), z.new_zeros(codebook.shape[0])
     indices = torch.empty_like(weights, dtype=torch.int64)
     entropy, distance = torch.empty_like(weights), torch.empty_like(weights)
     for rows, logits, q in _blocks(z, codebook):
@@ -108,29 +104,39 @@ def _attend(
         top, nearest = logits.max(dim=1)  # (R,)
         torch.threshold_(logits.sub_(top[:, None]), *saturation(z.dtype))
         torch.softmax(logits, dim=1, out=q)
-        torch.mm(q, values, out=mixed[rows])
+        mixed = z.new_empty(q.shape[0], values.shape[1])
+        torch.mm(q, values, out=mixed)  # (R, D + 1)
+        mean = quantized[rows].copy_(mixed[:, :-1])
+        loss_ols[rows] = (z[rows] - mean).square_().sum(dim=1)
+        # Rounding can push a vanishing V below zero.
+        variance[rows] = (mixed[:, -1] - mean.square().sum(dim=1)).clamp_min_(0)
         usage.addmv_(q.mT, weights[rows])
         log_partition = -q.gather(1, nearest[:, None]).squeeze(1).log()
         indices[rows] = nearest
         mean_logit = logits.mul_(q).sum(dim=1)
         entropy[rows] = (log_partition - mean_logit).clamp_min(0)
         distance[rows] = mean_logit + top
-    return mixed, usage, indices, entropy, distance.mul_(-temperature).clamp_min_(0)
+    distance.mul_(-temperature).clamp_min_(0)
+    return quantized, loss_ols, variance, usage, indices, entropy, distance
 
 
 @torch.library.custom_op(
     "softvq::attend_backward",
     mutates_args=(),
-    schema="(Tensor grad_mixed, Tensor grad_usage, Tensor z, Tensor codebook, Tensor temperature,"
-    " Tensor weights, bool for_latents, bool for_codebook) -> (Tensor, Tensor, Tensor)",
+    schema="(Tensor grad_quantized, Tensor grad_ols, Tensor grad_variance, Tensor grad_usage,"
+    " Tensor z, Tensor codebook, Tensor temperature, Tensor weights, Tensor quantized,"
+    " bool for_latents, bool for_codebook) -> (Tensor, Tensor, Tensor)",
 )
 def _attend_backward(
-    grad_mixed: Tensor,
+    grad_quantized: Tensor,
+    grad_ols: Tensor,
+    grad_variance: Tensor,
     grad_usage: Tensor,
     z: Tensor,
     codebook: Tensor,
     temperature: Tensor,
     weights: Tensor,
+    quantized: Tensor,
     for_latents: bool,
     for_codebook: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -138,7 +144,11 @@ def _attend_backward(
     query, key, values = _operands(z, codebook, temperature)
     key = torch.cat([key, grad_usage[None]])  # (D + 3, K)
     ones, zeros = torch.ones_like(weights)[:, None], torch.zeros_like(weights)[:, None]
-    grad_q = torch.cat([grad_mixed[:, :-1], zeros, grad_mixed[:, -1:], weights[:, None]], dim=1)
+    pull, spread = 2 * grad_ols[:, None], grad_variance[:, None]
+    direct = (z - quantized).mul_(pull)  # (N, D), of L_OLS to the latents
+    grad_mean = (grad_quantized - direct).addcmul_(quantized, spread, value=-2)
+    grad_mixed = torch.cat([grad_mean, spread], dim=1)  # (N, D + 1)
+    grad_q = torch.cat([grad_mean, zeros, spread, weights[:, None]], dim=1)  # (N, D + 3)
     score = torch.cat([2 * z, -ones], dim=1) / temperature  # (N, D + 1)
     pulled = torch.zeros_like(score)
     grad_values = torch.zeros_like(key[:-2])  # (D + 1, K), the layout that is fastest to add to
@@ -158,7 +168,7 @@ def _attend_backward(
     # The rows of grad_logits sum to zero, so that |z|^2 takes no part.
     grad_z = pulled[:, :-1] * (2 / temperature)
     grad_temperature = (pulled[:, -1].sum() / temperature - (z * grad_z).sum()) / temperature
-    return grad_z, grad_codebook, grad_temperature
+    return grad_z.add_(direct), grad_codebook, grad_temperature
 
 
 def _operands(z: Tensor, codebook: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -191,35 +201,37 @@ def _rows_per_block(device: torch.device, size: int) -> int:
 @_attend.register_fake
 def _attend_fake(
     z: Tensor, codebook: Tensor, temperature: Tensor, weights: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    count, dim = z.shape
+) -> tuple[Tensor, ...]:
+    per_token = [torch.empty_like(weights) for _ in range(4)]
     return (
-        z.new_empty(count, dim + 1),
+        torch.empty_like(z),
+        *per_token[:2],
         z.new_empty(codebook.shape[0]),
-        z.new_empty(count, dtype=torch.int64),
-        z.new_empty(count),
-        z.new_empty(count),
+        torch.empty_like(weights, dtype=torch.int64),
+        *per_token[2:],
     )
 
 
 @_attend_backward.register_fake
 def _attend_backward_fake(
-    grad_mixed: Tensor, grad_usage: Tensor, z: Tensor, codebook: Tensor, *_: Any
+    grad_quantized: Tensor,
+    grad_ols: Tensor,
+    grad_variance: Tensor,
+    grad_usage: Tensor,
+    z: Tensor,
+    codebook: Tensor,
+    *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return z.new_empty(z.shape), z.new_empty(codebook.shape), z.new_empty(())
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*inputs)
+    ctx.save_for_backward(*inputs, output[0])
 
 
-def _differentiate(
-    ctx: Any, grad_mixed: Tensor, grad_usage: Tensor, *_: Tensor
-) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     latents, codebook, temperature, _weights = ctx.needs_input_grad
-    gradients = _attend_backward(
-        grad_mixed, grad_usage, *ctx.saved_tensors, latents or temperature, codebook
-    )
+    gradients = _attend_backward(*grads[:4], *ctx.saved_tensors, latents or temperature, codebook)
     return (*gradients, None)
 
 

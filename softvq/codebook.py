@@ -175,7 +175,7 @@ class Codebook(nn.Module):
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what :meth:`save_pretrained` wrote, in eval mode, on the CPU.
+        """Read what :meth:`save_pretrained` wrote, in eval mode, on the CPU, not frozen.
 
         Args:
             path: The file or the folder.

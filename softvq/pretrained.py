@@ -13,18 +13,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import temperature as controllers
-from .temperature import Schedule
+from .temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
 
 if TYPE_CHECKING:
     from .codebook import Codebook
 
 WEIGHTS = "codebook.safetensors"
 CONFIG = "config.json"
+CONTROLLERS: dict[str, Any] = {
+    kind.__name__: kind for kind in (CodesPerToken, ConstantTemperature, CriticalFraction)
+}
 
 
 def config_of(codebook: Codebook) -> dict[str, Any]:
     """What builds an equal codebook, as plain values: its class and constructor's arguments.
+
+    Raises:
+        TypeError: If the codebook or its controller is of a class that only the caller knows.
 
     Example:
         >>> from softvq import VQCodebook
@@ -32,11 +37,21 @@ def config_of(codebook: Codebook) -> dict[str, Any]:
         >>> config["class"], config["dim"], config["codebook_size"]
         ('VQCodebook', 4, 8)
     """
+    if type(codebook) is not _codebooks().get(type(codebook).__name__):
+        raise TypeError(
+            f"only softvq's own codebooks, {sorted(_codebooks())}, can be loaded again, not a "
+            f"{type(codebook).__qualname__}; save its state_dict instead"
+        )
     config: dict[str, Any] = {"class": type(codebook).__name__}
     for name in list(inspect.signature(type(codebook).__init__).parameters)[1:]:
         config[name] = getattr(codebook, "controller" if name == "temperature" else name)
     if "temperature" in config:
         controller = config["temperature"]
+        if type(controller) is not CONTROLLERS.get(type(controller).__name__):
+            raise TypeError(
+                f"only softvq's own controllers, {sorted(CONTROLLERS)}, can be loaded again, not "
+                f"a {type(controller).__qualname__}; save the codebook's state_dict instead"
+            )
         config["temperature"] = {"class": type(controller).__name__, **asdict(controller)}
     return config
 
@@ -51,19 +66,16 @@ def codebook_from(config: dict[str, Any]) -> Codebook:
         >>> codebook_from({"class": "VQCodebook", "dim": 4, "codebook_size": 8}).dim
         4
     """
-    from . import DDCLCodebook, VQCodebook, VQEMACodebook
-
-    known = {kind.__name__: kind for kind in (DDCLCodebook, VQCodebook, VQEMACodebook)}
+    if not isinstance(config, dict):
+        raise ValueError(f"a config is an object with names, got {config!r}")
     arguments = dict(config)
     name = arguments.pop("class", None)
-    if name not in known:
-        raise ValueError(f"the config names the class {name!r}; known: {sorted(known)}")
-    if "temperature" in arguments:
-        saved = dict(arguments["temperature"])
-        kind = getattr(controllers, saved.pop("class"))
-        arguments["temperature"] = kind(schedule=Schedule(**saved.pop("schedule")), **saved)
+    if name not in _codebooks():
+        raise ValueError(f"the config names the class {name!r}; known: {sorted(_codebooks())}")
     try:
-        codebook: Codebook = known[name](**arguments)
+        if "temperature" in arguments:
+            arguments["temperature"] = _controller_from(**arguments["temperature"])
+        codebook: Codebook = _codebooks()[name](**arguments)
     except TypeError as error:
         raise ValueError(
             f"the config of a {name} does not fit this version ({error}); "
@@ -72,12 +84,28 @@ def codebook_from(config: dict[str, Any]) -> Codebook:
     return codebook
 
 
+def _codebooks() -> dict[str, Any]:
+    from . import DDCLCodebook, VQCodebook, VQEMACodebook
+
+    return {kind.__name__: kind for kind in (DDCLCodebook, VQCodebook, VQEMACodebook)}
+
+
+def _controller_from(schedule: dict[str, Any], **arguments: Any) -> Any:
+    name = arguments.pop("class", None)
+    if name not in CONTROLLERS:
+        raise ValueError(f"the config names the controller {name!r}; known: {sorted(CONTROLLERS)}")
+    return CONTROLLERS[name](schedule=Schedule(**schedule), **arguments)
+
+
 def save(codebook: Codebook, path: str | os.PathLike[str]) -> None:
     """Write a codebook to a file that ends in ``.safetensors``, or into a folder.
 
     Args:
         codebook: Any of softvq's codebooks.
         path: The file, or the folder, made if it is missing.
+
+    Raises:
+        TypeError: As :func:`config_of`.
     """
     safetensors = _safetensors()
     path = Path(path)
@@ -86,15 +114,15 @@ def save(codebook: Codebook, path: str | os.PathLike[str]) -> None:
     metadata = {"softvq": config, "format": "pt"}
     if path.suffix == ".safetensors":
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, safetensors.save(tensors, metadata))
+        _replace({path: safetensors.torch.save(tensors, metadata)})
         return
     path.mkdir(parents=True, exist_ok=True)
-    _replace(path / WEIGHTS, safetensors.save(tensors, metadata))
-    _replace(path / CONFIG, (config + "\n").encode())
+    weights = safetensors.torch.save(tensors, metadata)
+    _replace({path / WEIGHTS: weights, path / CONFIG: (config + "\n").encode()})
 
 
 def load(path: str | os.PathLike[str]) -> Codebook:
-    """Read what :func:`save` wrote, in eval mode, on the CPU.
+    """Read what :func:`save` wrote, in eval mode, on the CPU, not frozen.
 
     Args:
         path: The file or the folder.
@@ -103,25 +131,27 @@ def load(path: str | os.PathLike[str]) -> Codebook:
         FileNotFoundError: If there is none.
         ValueError: If a file is damaged, or not one of softvq's.
     """
-    from safetensors import SafetensorError, safe_open
-
+    safetensors = _safetensors()
     path = Path(path)
     weights = path / WEIGHTS if path.is_dir() else path
     if not weights.is_file():
         raise FileNotFoundError(f"no {weights}: give a folder or a file of save_pretrained")
     try:
-        with safe_open(weights, framework="pt") as file:
+        with safetensors.safe_open(weights, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+    except safetensors.SafetensorError as error:
         raise ValueError(f"{weights} is damaged or no safetensors file ({error})") from error
     if path.is_dir() and (path / CONFIG).is_file():
-        text = (path / CONFIG).read_text()
+        source, text = path / CONFIG, (path / CONFIG).read_bytes()
     elif "softvq" in metadata:
-        text = metadata["softvq"]
+        source, text = weights, metadata["softvq"].encode()
     else:
         raise ValueError(f"{weights} was not written by softvq: its header has no config")
-    codebook = codebook_from(json.loads(text))
+    try:
+        codebook = codebook_from(json.loads(text))
+    except ValueError as error:
+        raise ValueError(f"the config in {source} is damaged or unknown: {error}") from error
     if "codebook" in tensors:
         codebook = codebook.to(tensors["codebook"].dtype)
     try:
@@ -131,22 +161,29 @@ def load(path: str | os.PathLike[str]) -> Codebook:
     return codebook.eval()
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name, then rename it, so that no reader sees a part of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def _replace(files: dict[Path, bytes]) -> None:
+    """Write all under temporary names, then rename, so that no reader sees a part of one.
+
+    A disk that fills up leaves every old file, not new weights beside an old config.
+    """
+    temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in files}
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        for path, data in files.items():
+            with temporaries[path].open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, temporary in temporaries.items():
+            os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
 
 
 def _safetensors() -> Any:
     try:
+        import safetensors
         import safetensors.torch
     except ImportError as error:
-        raise ImportError("saving codebooks needs safetensors: pip install safetensors") from error
-    return safetensors.torch
+        raise ImportError("codebooks on disk need safetensors: pip install safetensors") from error
+    return safetensors

@@ -248,11 +248,11 @@ def test_operators_keep_the_rules_of_torch_library():
     z, p, temperature = problem(20, 9, 4)
     weights = torch.full((20,), 1 / 20, dtype=z.dtype)
     detached = [x.detach() for x in (z, p, temperature)]
-    upstream = (normal(20, 5), normal(9))
+    upstream = (normal(20, 4), normal(20), normal(20), normal(9))
     rules = ("test_schema", "test_autograd_registration", "test_faketensor")
     for operator, args in (
         (attention._attend, (z, p, temperature, weights)),
-        (attention._attend_backward, (*upstream, *detached, weights, True, True)),
+        (attention._attend_backward, (*upstream, *detached, weights, normal(20, 4), True, True)),
     ):
         torch.library.opcheck(operator, args, test_utils=rules)
 
