@@ -41,20 +41,33 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
         KeyboardInterrupt: After Ctrl-C, once the run is saved.
         SystemExit: After SIGTERM, once the run is saved, with status 143.
     """
+    from training.processes import process_group
+
+    with process_group():
+        return _train(config, resume)
+
+
+def _train(config: TrainConfig, resume: bool) -> Path:
     from training.checkpoint import load_checkpoint, write_atomic
     from training.datasets import load_splits
+    from training.processes import main_process_first, rank
     from training.trainer import Trainer
+
+    def say(text: str, err: bool = False) -> None:
+        if rank() == 0:
+            click.echo(text, err=err)
 
     if config.out and not resume:
         check_run_folder(Path(config.out))
-    splits = load_splits(
-        config.dataset,
-        config.data_dir,
-        limit_train=config.limit_train,
-        limit_test=config.limit_test,
-        image_size=config.image_size,
-        announce=click.echo,
-    )
+    with main_process_first():
+        splits = load_splits(
+            config.dataset,
+            config.data_dir,
+            limit_train=config.limit_train,
+            limit_test=config.limit_test,
+            image_size=config.image_size,
+            announce=say,
+        )
     folder = Path(config.out or default_run_folder(config, splits.name))
     # What auto found, and where, is what a resumed run or a report must find again.
     data_dir = None if config.data_dir is None else os.path.abspath(config.data_dir)
@@ -62,17 +75,18 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
     state = load_checkpoint(folder / "last.pt") if resume else None
     trainer = Trainer(config, splits, folder, state)
     if trainer.step >= trainer.total_steps:
-        click.echo(
+        say(
             f"nothing to train: the run in {folder} is finished, at step {trainer.step} of "
             f"{trainer.total_steps}; give more --epochs to go on"
         )
         return folder
-    write_atomic(folder / "config.json", lambda file: file.write(config.to_json().encode()))
-    click.echo(f"{len(splits.train)} training images of {splits.name} ({splits.source})")
-    click.echo(f"run folder: {folder}")
+    if rank() == 0:
+        write_atomic(folder / "config.json", lambda file: file.write(config.to_json().encode()))
+    say(f"{len(splits.train)} training images of {splits.name} ({splits.source})")
+    say(f"run folder: {folder}")
     stopped_by = trainer.run()
     if stopped_by is not None:
-        click.echo(
+        say(
             f"stopped at step {trainer.step} of {trainer.total_steps} and saved; continue with: "
             f"python train.py --resume --out {shlex.quote(str(folder))}",
             err=True,
@@ -181,8 +195,9 @@ def main(context: click.Context, /, preset: str | None, resume: bool, **values: 
         context.exit(error.exit_code)
     except KeyboardInterrupt:
         context.exit(130)
-    click.echo(f"evaluate it: python -m eval report {folder}")
-    click.echo(f"watch it:    tensorboard --logdir {folder}")
+    if os.environ.get("RANK", "0") == "0":
+        click.echo(f"evaluate it: python -m eval report {folder}")
+        click.echo(f"watch it:    tensorboard --logdir {folder}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from models import VQVAE
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
 from training.datasets import load_splits
-from training.trainer import choose_device
+from training.devices import choose_device
 
 
 class Run(NamedTuple):

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from models import VQVAE, IdentityCodebook
 from softvq import DDCLCodebook, UtilizationTracker
+from softvq.distributed import world_size
 
 from .datasets import to_float
+from .processes import rank, sum_over_processes
 
 ImageSums = Callable[[Tensor, Tensor], dict[str, Tensor]]
 
@@ -41,7 +43,7 @@ def evaluate_split(
     image_sums: ImageSums = squared_error_sums,
     progress: Callable[[Iterable[Tensor]], Iterable[Tensor]] | None = None,
 ) -> dict[str, Any]:
-    """Evaluate a model on uint8 images, soft and argmax side by side.
+    """Evaluate a model on uint8 images, soft and argmax side by side, shared out among processes.
 
     Args:
         model: Put into eval mode for the time of the call.
@@ -58,10 +60,10 @@ def evaluate_split(
     was_training = model.training
     model.eval()
     tokenless = isinstance(model.codebook, IdentityCodebook)
-    tracker = UtilizationTracker(model.codebook.codebook_size)
+    tracker = UtilizationTracker(model.codebook.codebook_size).to(device)
     sums: dict[str, float] = {}
     seconds = 0.0
-    parts: Iterable[Tensor] = images.split(batch_size)
+    parts: Iterable[Tensor] = images[rank() :: world_size()].split(batch_size)
     for part in progress(parts) if progress else parts:
         batch = to_float(part.to(device))
         start = time.perf_counter()
@@ -79,7 +81,7 @@ def evaluate_split(
         figures |= {k: v.double() * len(batch) for k, v in code_figures(code).items()}
         for name, value in figures.items():
             sums[name] = sums.get(name, 0.0) + float(value)
-    means = {name: value / len(images) for name, value in sums.items()}
+    means = {name: value / len(images) for name, value in sum_over_processes(sums).items()}
     model.train(was_training)
     return {
         **finish_code_figures(means, tracker, tokenless),

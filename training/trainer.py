@@ -14,16 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from models import VQVAE, IdentityCodebook, VQVAEOutput, build_model
 from softvq import UtilizationTracker, two_timescale_groups
+from softvq.distributed import summed, world_size
 
 from .checkpoint import mismatch, save_checkpoint
 from .config import TrainConfig
 from .datasets import ImageSplits, augment, batches, to_float
+from .devices import choose_device
 from .errors import UserError
 from .evaluate import code_figures, evaluate_split, finish_code_figures, temperature_figures
+from .processes import mean_over_processes, rank
 from .run_log import RunLog, table_header, table_row
 
 GRID_IMAGES = 12
@@ -32,6 +36,9 @@ SECONDS_BETWEEN_CHECKPOINTS = 300.0
 
 class Trainer:
     """One run: model, optimiser, data, log, and how far it has come.
+
+    Started by torchrun, every process has a Trainer. A batch is shared out among them, all end
+    each step with the same state, and the main one alone writes files.
 
     Args:
         config: The options.
@@ -54,6 +61,11 @@ class Trainer:
         # uint8 on the device: CIFAR-10 is 150 MB, and no worker has to feed it.
         self.images = splits.train.to(self.device)
         self.batch_size = min(config.batch_size, len(self.images))
+        if self.batch_size % world_size():
+            raise UserError(
+                f"a batch of {self.batch_size} images cannot be shared out evenly among "
+                f"{world_size()} processes; choose another --batch-size"
+            )
         self.steps_per_epoch = len(self.images) // self.batch_size
         self.total_steps = config.steps or config.epochs * self.steps_per_epoch
         self.model_config = config.model_config(self.total_steps)
@@ -75,10 +87,15 @@ class Trainer:
             self._start()
         else:
             self._restore(state)
-        compiled = torch.compile(self.model) if config.compile else self.model
-        self.forward_model: nn.Module = compiled  # type: ignore[assignment]
-        self.log: RunLog
+        self.forward_model: nn.Module = self.model
+        if world_size() > 1:
+            self.forward_model = DistributedDataParallel(self.model)
+        if config.compile:
+            self.forward_model = torch.compile(self.forward_model)  # type: ignore[assignment]
+        self.log: RunLog | None = None
         self._signal: int | None = None
+        self._saved_at = time.monotonic()
+        self._save_due = False
 
     def run(self) -> int | None:
         """Train to the end, or to a signal.
@@ -86,29 +103,31 @@ class Trainer:
         Returns:
             The signal that stopped the run after saving it, or None.
         """
-        self.log = RunLog(self.folder, self.step)
+        self.log = RunLog(self.folder, self.step) if rank() == 0 else None
         previous = {s: signal.signal(s, self._stop) for s in (signal.SIGINT, signal.SIGTERM)}
         try:
-            tqdm.write(table_header())
+            if self.log is not None:
+                tqdm.write(table_header())
             while self.step < self.total_steps and self._signal is None:
                 self._epoch()
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-            self.log.close()
+            if self.log is not None:
+                self.log.close()
         return self._signal
 
     def _epoch(self) -> None:
         epoch = self.step // self.steps_per_epoch
         end = min((epoch + 1) * self.steps_per_epoch, self.total_steps)
-        saved = time.monotonic()
+        self._saved_at = time.monotonic()
         with tqdm(
             total=end - epoch * self.steps_per_epoch,
             initial=self.step - epoch * self.steps_per_epoch,
             desc=f"epoch {epoch + 1}/{math.ceil(self.total_steps / self.steps_per_epoch)}",
             unit="step",
             leave=False,
-            disable=None,
+            disable=None if rank() == 0 else True,
         ) as bar:
             for batch in self._batches(epoch):
                 loss = self._train_step(batch)
@@ -117,9 +136,9 @@ class Trainer:
                 if self._signal is not None and self.step < end:
                     self.save("last.pt")
                     return
-                if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
+                if self._save_due:
                     self.save("last.pt")
-                    saved = time.monotonic()
+                    self._saved_at = time.monotonic()
                 if self.step == end:
                     break
         self._finish_epoch(epoch)
@@ -130,9 +149,11 @@ class Trainer:
         for number, indices in enumerate(order):
             if epoch * self.steps_per_epoch + number < self.step:
                 continue
+            # The whole batch is augmented, so that what an image becomes depends on no process.
             images = self.images[indices.to(self.device)]
             if self.config.augment:
                 images = augment(images, seeded(self.config.seed, self.step, 1))
+            images = images[rank() :: world_size()]
             yield to_float(images).contiguous(memory_format=torch.channels_last)
 
     def _train_step(self, images: Tensor) -> float:
@@ -145,6 +166,10 @@ class Trainer:
         figures = {"loss": loss, "mse_soft": recon_loss, **code_figures(output.code)}
         # One transfer for all figures, since each would wait for the device.
         values = torch.stack([figure.detach().double() for figure in figures.values()]).tolist()
+        *values, save_due, stopped = mean_over_processes([*values, *self._flags()], self.device)
+        self._save_due = save_due > 0
+        if stopped and self._signal is None:
+            self._signal = signal.SIGTERM
         if not math.isfinite(values[0]):
             raise self._diverged(f"the loss became {values[0]}")
         self.optimizer.zero_grad(set_to_none=True)
@@ -161,6 +186,11 @@ class Trainer:
         self.sums["steps"] = self.sums.get("steps", 0.0) + 1
         self.seconds += time.perf_counter() - start
         return float(values[0])
+
+    def _flags(self) -> tuple[float, float]:
+        """Whether the main process wants to save, and whether this one got a signal."""
+        late = time.monotonic() - self._saved_at > SECONDS_BETWEEN_CHECKPOINTS
+        return float(late and rank() == 0), float(self._signal is not None)
 
     def _diverged(self, what: str) -> UserError:
         return UserError(
@@ -185,14 +215,14 @@ class Trainer:
         for split, images in (("val", self.splits.val), ("test", self.splits.test)):
             lines.append({**head, "split": split, **evaluate_split(self.model, images)})
         self.sums, self.seconds = {}, 0.0
-        self.log.write(lines)
-        if not tokenless:
-            self.log.write_usage(self.tracker, self.step)
-        self.log.write_images(self.model, self.splits.test[:GRID_IMAGES], self.step)
-        finished = self.step >= self.total_steps
-        if finished and not tokenless:
-            self.log.write_codebook(self.model, usage.counts, self.step)
-        tqdm.write(table_row(epoch + 1, lines))
+        if self.log is not None:
+            self.log.write(lines)
+            if not tokenless:
+                self.log.write_usage(self.tracker, self.step)
+            self.log.write_images(self.model, self.splits.test[:GRID_IMAGES], self.step)
+            if self.step >= self.total_steps and not tokenless:
+                self.log.write_codebook(self.model, usage.counts, self.step)
+            tqdm.write(table_row(epoch + 1, lines))
         # The validation split chooses; the test split is only looked at.
         error = lines[1]["mse_soft" if tokenless else "mse_argmax"]
         if error < self.best:
@@ -201,12 +231,15 @@ class Trainer:
         self.save("last.pt")
 
     def save(self, name: str) -> None:
-        """Write a checkpoint of everything that the run needs to go on."""
+        """Write a checkpoint of everything that the run needs to go on; every process calls it."""
+        counts = {"counts": summed(self.tracker.counts)}
+        if rank() > 0:
+            return
         state = {
             "model_config": self.model_config,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "tracker": self.tracker.state_dict(),
+            "tracker": self.tracker.state_dict() | counts,
             "step": self.step,
             "sums": self.sums,
             "seconds": self.seconds,
@@ -221,7 +254,7 @@ class Trainer:
         batch = min(len(self.images), 256)
         per_batch = batch * (self.images.shape[2] // 4) * (self.images.shape[3] // 4)
         count = min(max(4, math.ceil(tokens_wanted / per_batch)), 64)
-        generator = seeded(self.config.seed, 0, 2)
+        generator = seeded(self.config.seed, rank(), 2)
         picks = [
             torch.randperm(len(self.images), generator=generator)[:batch] for _ in range(count)
         ]
@@ -242,6 +275,8 @@ class Trainer:
             self.tracker.load_state_dict(state["tracker"])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise mismatch(str(self.folder / "last.pt"), error) from error
+        if rank() > 0:
+            self.tracker.reset()  # the counts of all processes are the main one's now
         self.step, self.sums = state["step"], dict(state["sums"])
         self.seconds, self.best = state["seconds"], state["best"]
 
@@ -254,22 +289,3 @@ class Trainer:
 def seeded(seed: int, count: int, purpose: int) -> torch.Generator:
     """A CPU generator for one use, so that no generator's state has to be saved."""
     return torch.Generator().manual_seed((seed * 1_000_003 + count) * 4 + purpose)
-
-
-def choose_device(name: str) -> torch.device:
-    """The device of a name.
-
-    Raises:
-        UserError: If it is unknown or not there.
-    """
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-        reason = str(error).split("\n", 1)[0]
-        raise UserError(f"device {name!r} cannot be used here ({reason:.120}); try auto") from error
-    return device
