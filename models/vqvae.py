@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import torch
@@ -57,12 +58,8 @@ class VQVAE(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        # A batch holds thousands of tokens, so its statistics are exact enough to be followed fast;
-        # slow ones would lag behind a young encoder and spoil its evaluation.
         self.normalize: nn.Module = (
-            nn.BatchNorm2d(codebook.dim, affine=False, momentum=0.3)
-            if normalize_latents
-            else nn.Identity()
+            nn.BatchNorm2d(codebook.dim, affine=False) if normalize_latents else nn.Identity()
         )
         self.codebook = codebook
         self.decoder = decoder
@@ -85,6 +82,27 @@ class VQVAE(nn.Module):
             )
         z: Tensor = self.normalize(self.encoder(images * 2 - 1))
         return z
+
+    @torch.no_grad()
+    def calibrate(self, batches: Iterable[Tensor]) -> list[Tensor]:
+        """Set the running statistics of the latents to their means over these batches.
+
+        Args:
+            batches: Images (B, C, H, W), at least one batch.
+
+        Returns:
+            The latents of each batch, normalised by its own statistics as in training.
+        """
+        if not isinstance(self.normalize, nn.BatchNorm2d):
+            return [self.encode(images) for images in batches]
+        momentum, was_training = self.normalize.momentum, self.normalize.training
+        self.normalize.reset_running_stats()
+        self.normalize.momentum = None  # the plain mean of all batches
+        self.normalize.train()
+        latents = [self.encode(images) for images in batches]
+        self.normalize.momentum = momentum
+        self.normalize.train(was_training)
+        return latents
 
     def decode(self, quantized: Tensor) -> Tensor:
         """Images (B, C, H, W) from codes (B, D, h, w), not clamped."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from .distributed import gathered
-from .functional import nearest_codes
+from .functional import exporting, nearest_codes
 from .initialize import kmeans
 from .output import CodebookOutput
 
@@ -120,13 +119,13 @@ class Codebook(nn.Module):
         Returns:
             int64, z's shape without the vector axis; -1 where masked.
         """
-        # A search of plain operators for any N is what ONNX knows; torch 2.6 has no is_exporting.
-        if not getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)():
+        # ONNX knows plain operators only, not the attention engine's.
+        if not exporting():
             return self(z, mask).indices
         flat, flat_mask = self._flatten(z, mask)
         dtype = compute_dtype(flat, self.codebook)
         with torch.autocast(z.device.type, enabled=False):
-            nearest = nearest_codes(flat.to(dtype), self.codebook.to(dtype), sys.maxsize)  # (N,)
+            nearest = nearest_codes(flat.to(dtype), self.codebook.to(dtype))  # (N,)
         if flat_mask is not None:
             nearest = torch.where(flat_mask, nearest, -1)
         return self._indices_like(nearest, z)

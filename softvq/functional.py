@@ -150,9 +150,17 @@ def nearest_codes(z: Tensor, codebook: Tensor, chunk_elements: int = 2**20) -> T
     """
     z, codebook, _ = _centred(z, codebook)
     rows = max(64, chunk_elements // codebook.shape[0])
+    # An exported graph must hold for any N, which no fixed number of blocks does.
+    blocks = [z] if exporting() else z.split(rows)
     # Twice as fast as argmax on the CPU, with the same indices.
-    parts = [_boltzmann_logits(part, codebook, 1.0).max(dim=1).indices for part in z.split(rows)]
+    parts = [_boltzmann_logits(block, codebook, 1.0).max(dim=1).indices for block in blocks]
     return torch.cat(parts)
+
+
+def exporting() -> bool:
+    """Whether torch.export, or the ONNX exporter on it, captures a graph for any input."""
+    # torch 2.6 has no is_exporting.
+    return bool(getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)())
 
 
 def token_weights(mask: Tensor | None, z: Tensor) -> Tensor:

@@ -180,7 +180,7 @@ def test_running_statistics_standardise_in_eval_mode_and_are_kept_still():
     model = tiny()
     batch = images(8, 3, 32, 32)
     with torch.no_grad():
-        for _ in range(60):
+        for _ in range(150):
             standardised = model.encode(batch)
         model.eval()
         buffers = copy.deepcopy(model.state_dict())
@@ -273,3 +273,22 @@ def test_weights_follow_the_seed_and_load_strictly(quantizer):
     other.load_state_dict(model.state_dict())
     batch = images(2, 3, 32, 32)
     assert torch.equal(model.eval()(batch).recon, other.eval()(batch).recon)
+
+
+def test_calibration_makes_eval_statistics_those_of_the_batches():
+    torch.manual_seed(0)
+    model = build_model({"hidden_channels": 8, "residual_channels": 8, "codebook_dim": 4})
+    batches = [torch.rand(16, 3, 32, 32) for _ in range(3)]
+    before = model.normalize.momentum
+    latents = model.calibrate(batches)
+    raw = [model.encoder(images * 2 - 1) for images in batches]
+    means = torch.stack([z.mean(dim=(0, 2, 3)) for z in raw]).mean(dim=0)
+    variances = torch.stack([z.var(dim=(0, 2, 3)) for z in raw]).mean(dim=0)
+    torch.testing.assert_close(model.normalize.running_mean, means)
+    torch.testing.assert_close(model.normalize.running_var, variances)
+    assert model.normalize.momentum == before
+    assert model.training
+    for z in latents:
+        torch.testing.assert_close(z.mean(dim=(0, 2, 3)), torch.zeros(4), atol=1e-5, rtol=0)
+    model.eval().calibrate(batches)
+    assert not model.normalize.training

@@ -264,3 +264,12 @@ def test_the_textbook_initialisation_is_uniform():
 def test_wrong_options(kind, options, message):
     with pytest.raises(ValueError, match=message):
         kind(3, 4, **options)
+
+
+def test_an_exported_forward_holds_for_more_tokens_than_one_block():
+    codebook = VQCodebook(4, 512)
+    batch = torch.export.Dim("batch", min=1, max=2**20)
+    example = torch.randn(4, 64, 4)
+    exported = torch.export.export(codebook, (example,), dynamic_shapes={"z": {0: batch}})
+    z = torch.randn(500, 64, 4)
+    torch.testing.assert_close(exported.module()(z).quantized, codebook(z).quantized)

@@ -13,15 +13,15 @@ from softvq import Codebook, DDCLCodebook, UtilizationTracker, VQCodebook, VQEMA
 DIM, SIZE = 4, 9
 
 
-class NotApplicable(Exception):
+class NotApplicableError(Exception):
     """The check makes no sense for this kind of quantiser."""
 
 
-class NotOffered(Exception):
+class NotOfferedError(Exception):
     """The check makes sense, but the library has no such function."""
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """A package that the check needs is not installed."""
 
 
@@ -84,7 +84,7 @@ class Adapter:
 
     def counts(self, module: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
         """(K,), how often each code was chosen over batches of latents and masks."""
-        raise NotOffered("counts no codes")
+        raise NotOfferedError("counts no codes")
 
     def smooth(self, module: nn.Module) -> Callable[..., Any]:
         """What has a derivative as a function of the latents."""

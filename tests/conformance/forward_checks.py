@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from adapters import DIM, Adapter, NotApplicable
+from adapters import DIM, Adapter, NotApplicableError
 from registry import check, latents, loss_of, same, training_step
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from torch import Tensor
 @check("`quantized, indices, loss = codebook(z)`")
 def unpacks_to_three(adapter: Adapter) -> None:
     if not adapter.three:
-        raise NotApplicable("returns codes and indices")
+        raise NotApplicableError("returns codes and indices")
     quantized, indices, loss = adapter.quantize(adapter.build(), latents(2, 6))
     assert quantized.shape == (2, 6, DIM), "codes of another shape"
     assert indices.shape == (2, 6), "indices of another shape"
@@ -91,7 +91,7 @@ def dtype(adapter: Adapter, case: str) -> None:
 
 @check("CPU autocast to bfloat16 changes no index")
 def autocast(adapter: Adapter) -> None:
-    module, z = adapter.build().eval(), latents(4, 50)
+    module, z = adapter.build().eval(), latents(20, 100)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         indices = adapter.quantize(module, z)[1]
     assert torch.equal(indices, adapter.quantize(module, z)[1]), "other indices"

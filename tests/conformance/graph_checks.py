@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import io
-import warnings
 from importlib.util import find_spec
 from typing import Any
 
 import torch
-from adapters import DIM, Adapter, Unavailable
+from adapters import Adapter, UnavailableError
 from registry import check, latents, same
 from torch import Tensor, nn
-
-# Of packages that an export goes through.
-THIRD_PARTY = r"(?s).*(isinstance\(treespec, LeafSpec\)|torch\.jit\.|onnxscript|pytree)"
 
 
 class Call(nn.Module):
@@ -62,18 +58,16 @@ def exports(adapter: Adapter, case: str) -> None:
 def onnx(adapter: Adapter) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if not find_spec(package):
-            raise Unavailable(f"{package} is not installed")
+            raise UnavailableError(f"{package} is not installed")
     import onnxruntime
 
     module = Tokens(adapter, adapter.build(2, channel_first=True)).eval()
     z = latents(3, 2, 2).movedim(-1, 1)
     inputs = (z, adapter.encode(module.inner, z))
     batch = {0: torch.export.Dim.DYNAMIC}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", THIRD_PARTY)
-        program = torch.onnx.export(
-            module, inputs, dynamo=True, dynamic_shapes=(batch, batch), verbose=False
-        )
+    program = torch.onnx.export(
+        module, inputs, dynamo=True, dynamic_shapes=(batch, batch), verbose=False
+    )
     file = io.BytesIO()
     program.save(file)
     session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])

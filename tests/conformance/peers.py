@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from adapters import DIM, SIZE, Adapter, NotApplicable, NotOffered
+from adapters import DIM, SIZE, Adapter, NotApplicableError, NotOfferedError
 from torch import Tensor, nn
 
 PACKAGE = "vector_quantize_pytorch"
@@ -82,7 +82,7 @@ class SimVQPeer(Adapter):
 
     def quantize(self, module: nn.Module, z: Tensor, mask: Tensor | None = None) -> Any:
         if mask is not None:
-            raise NotOffered("takes no mask")
+            raise NotOfferedError("takes no mask")
         return module(z)
 
     def decode(self, module: nn.Module, indices: Tensor) -> Tensor:
@@ -98,10 +98,10 @@ class SimVQPeer(Adapter):
         module.requires_grad_(False)
 
     def kmeans(self, latents: Tensor) -> None:
-        raise NotApplicable("has no k-means")
+        raise NotApplicableError("has no k-means")
 
     def smooth(self, module: nn.Module) -> Callable[..., Any]:
-        raise NotApplicable("returns its two one-sided terms as one sum")
+        raise NotApplicableError("returns its two one-sided terms as one sum")
 
 
 class FSQPeer(Adapter):
@@ -121,20 +121,20 @@ class FSQPeer(Adapter):
 
     def quantize(self, module: nn.Module, z: Tensor, mask: Tensor | None = None) -> Any:
         if mask is not None:
-            raise NotApplicable("treats every vector by itself, and has no loss")
+            raise NotApplicableError("treats every vector by itself, and has no loss")
         return (*module(z), None)
 
     def decode(self, module: nn.Module, indices: Tensor) -> Tensor:
         return module.indices_to_codes(indices)
 
     def place(self, prototypes: Tensor) -> nn.Module:
-        raise NotApplicable("has no prototypes")
+        raise NotApplicableError("has no prototypes")
 
     def kmeans(self, latents: Tensor) -> None:
-        raise NotApplicable("has no k-means")
+        raise NotApplicableError("has no k-means")
 
     def smooth(self, module: nn.Module) -> Callable[..., Any]:
-        raise NotApplicable("has no loss")
+        raise NotApplicableError("has no loss")
 
 
 PEERS: tuple[Adapter, ...] = (

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from adapters import DIM, Adapter, NotApplicable
+from adapters import DIM, Adapter, NotApplicableError
 from torch import Tensor, nn
 
 Check = Callable[[Adapter], None]
@@ -42,7 +42,7 @@ def state(module: nn.Module) -> dict[str, bytes]:
 
 def loss_of(adapter: Adapter, out: Any) -> Tensor:
     if not adapter.three:
-        raise NotApplicable("has no loss")
+        raise NotApplicableError("has no loss")
     return out[2]
 
 
@@ -52,12 +52,12 @@ def tensors(out: Any) -> list[Tensor]:
 
 
 def same(first: Any, second: Any) -> bool:
-    return all(
-        torch.equal(a, b) for a, b in zip(tensors(first), tensors(second), strict=True)
-    )
+    return all(torch.equal(a, b) for a, b in zip(tensors(first), tensors(second), strict=True))
 
 
-def training_step(adapter: Adapter, module: nn.Module, z: Tensor, mask: Tensor | None = None) -> Any:
+def training_step(
+    adapter: Adapter, module: nn.Module, z: Tensor, mask: Tensor | None = None
+) -> Any:
     """Output, gradient of the latents and of all parameters, and the state afterwards."""
     z = z.clone().requires_grad_()
     out = adapter.quantize(module, z, mask)

@@ -1,6 +1,6 @@
 """Who passes what: runs every check on every codebook that is installed, and prints the page.
 
-    python tests/conformance/table.py > docs/conformance.md
+python tests/conformance/table.py > docs/conformance.md
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import forward_checks  # noqa: F401
 import graph_checks  # noqa: F401
 import training_checks  # noqa: F401
-from adapters import OURS, Adapter, NotApplicable, NotOffered, Unavailable
+from adapters import OURS, Adapter, NotApplicableError, NotOfferedError, UnavailableError
 from peers import PEERS
 from registry import CHECKS
 
@@ -32,11 +32,15 @@ vector-quantize-pytorch. Written by
 
     python tests/conformance/table.py > docs/conformance.md
 
-with {versions}. The test suite fails when a run gives another table.
+with {versions}.
+The test suite fails when a run with these versions gives another table.
 
 **yes** passes, **no** fails, **absent**: the library has no such function, **n/a**: the check makes
-no sense there. The checks are `tests/conformance/*_checks.py`; the codebooks are built by
-{calls}, plus the flags that their libraries ask for in other layouts.
+no sense there. The checks are `tests/conformance/*_checks.py`. The codebooks are built as below,
+plus the flags that their libraries ask for in other layouts:
+
+{calls}
+
 The page compares contracts, not reach: vector-quantize-pytorch has many quantisers and options that
 softvq lacks (residual and grouped codebooks, heads, cosine distance, projections, LFQ and more).
 
@@ -54,11 +58,11 @@ def outcome(row: str, adapter: Adapter) -> tuple[str, str]:
         warnings.simplefilter("ignore")
         try:
             CHECKS[row](adapter)
-        except Unavailable:
+        except UnavailableError:
             raise
-        except NotApplicable as error:
+        except NotApplicableError as error:
             return "n/a", str(error)
-        except NotOffered as error:
+        except NotOfferedError as error:
             return "absent", str(error)
         except AssertionError as error:
             return "no", str(error)
@@ -89,14 +93,18 @@ def page() -> str:
     for row in CHECKS:
         outcomes = [outcome(row, adapter) for adapter in adapters]
         lines.append(f"| {row} | " + " | ".join(mark for mark, _ in outcomes) + " |")
-        reasons += [
-            f"- {row}: {adapter.name}: {mark}, {brief(reason)}"
+        given = [
+            f"{adapter.name} ({mark}): {brief(reason)}"
             for adapter, (mark, reason) in zip(adapters, outcomes, strict=True)
             if reason
         ]
-    calls = ", ".join(f"`{adapter.call}`" for adapter in adapters)
+        if given:
+            reasons.append(f"- *{row}*. {'; '.join(given)}")
     return PAGE.format(
-        versions=versions(), calls=calls, table="\n".join(lines), reasons="\n".join(reasons)
+        versions=versions(),
+        calls="\n".join(f"    {adapter.call}" for adapter in adapters),
+        table="\n".join(lines),
+        reasons="\n".join(reasons),
     )
 
 
@@ -107,7 +115,7 @@ def main() -> None:
     torch.set_num_threads(1)
     try:
         text = page()
-    except Unavailable as error:
+    except UnavailableError as error:
         sys.exit(f"{error}: pip install -e '.[peers]'")
     print(text, end="")
 

@@ -1,68 +1,27 @@
-"""The contract of every codebook, whatever its method and layout."""
+"""The contract of every codebook's calls, whatever its method and layout."""
 
 import copy
-import functools
-import io
 import math
-import pickle
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import nn
-from torch.utils.checkpoint import checkpoint
+from small_codebooks import (
+    DIM,
+    SIZE,
+    assert_same,
+    latents,
+    made,
+    state_bytes,
+    to_layout,
+    vectors_of,
+)
 
-from softvq import CodebookOutput, DDCLCodebook, VQCodebook, VQEMACodebook, two_timescale_groups
+from softvq import CodebookOutput, VQEMACodebook
 
-DIM, SIZE = 4, 9
-KINDS = {"ddcl": DDCLCodebook, "vq": VQCodebook, "vq-ema": VQEMACodebook}
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 SHAPES = [(), (5,), (2, 3), (1, 2, 3, 2), (2, 1, 2, 3, 2)]
-
-
-@functools.cache
-def made(kind, channel_first):
-    torch.manual_seed(0)
-    codebook = kind(DIM, SIZE, channel_first=channel_first)
-    codebook.initialize(latents(codebook, 8, 40))
-    return codebook
-
-
-@pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
-def kind(request):
-    return request.param
-
-
-@pytest.fixture(params=[False, True], ids=["channel_last", "channel_first"])
-def codebook(kind, request):
-    return copy.deepcopy(made(kind, request.param))
-
-
-def latents(codebook, *shape, seed=1, dtype=torch.float32):
-    """Latents whose shape without the vector axis is given."""
-    generator = torch.Generator().manual_seed(seed)
-    z = torch.randn(*shape, DIM, generator=generator).to(dtype)
-    return to_layout(z, codebook)
-
-
-def to_layout(vectors, codebook):
-    return vectors.movedim(-1, 1).contiguous() if codebook.channel_first else vectors
-
-
-def vectors_of(z, codebook):
-    return z.movedim(1, -1) if codebook.channel_first else z
-
-
-def state_bytes(codebook):
-    return {name: value.numpy().tobytes() for name, value in codebook.state_dict().items()}
-
-
-def assert_same(first, second):
-    first, second = (vars(out) | out.losses for out in (first, second))
-    assert first.keys() == second.keys()
-    for name in first.keys() - {"losses"}:
-        torch.testing.assert_close(first[name], second[name], rtol=0, atol=0, msg=name)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -218,125 +177,3 @@ def test_wrong_latents_and_masks(codebook):
     for sizes in ((DIM, 0), (0, SIZE)):
         with pytest.raises(ValueError, match="dim={}, codebook_size={}".format(*sizes)):
             type(codebook)(*sizes)
-
-
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("grad", [True, False])
-def test_forward_changes_no_state_and_is_deterministic(codebook, train, grad):
-    codebook.train(train)
-    before, generator = state_bytes(codebook), torch.random.get_rng_state()
-    z = latents(codebook, 2, 30)
-    with torch.set_grad_enabled(grad):
-        outs = [codebook(z, hard=False) for _ in range(3)]
-        codebook(z, hard=True)
-        codebook.encode(z)
-    assert state_bytes(codebook) == before
-    assert torch.equal(torch.random.get_rng_state(), generator)
-    assert_same(outs[0], outs[1])
-    assert_same(outs[0], outs[2])
-    # A validation loss is a loss.
-    assert outs[0].loss > 1e-4
-    assert torch.equal(outs[0].loss, codebook.train(not train)(z, hard=False).loss)
-    codebook.after_step(outs[0])
-    assert state_bytes(codebook) != before
-    assert not any(buffer.requires_grad for buffer in codebook.buffers())
-
-
-def test_activation_checkpointing(codebook):
-    x = torch.randn(2, 20, 5)
-
-    def run(checkpointed):
-        torch.manual_seed(0)
-        encoder, mine = nn.Linear(5, DIM), copy.deepcopy(codebook)
-
-        def part(x):
-            return mine(to_layout(encoder(x), mine))
-
-        out = checkpoint(part, x, use_reentrant=False) if checkpointed else part(x)
-        (out.quantized.square().sum() + out.loss).backward()
-        mine.after_step(out)
-        return encoder.weight.grad, mine.codebook.grad, state_bytes(mine)
-
-    plain, again = run(False), run(True)
-    assert torch.equal(plain[0], again[0])
-    assert plain[1] is again[1] is None or torch.equal(plain[1], again[1])
-    assert plain[2] == again[2]
-
-
-def travelled(codebook, how):
-    if how == "deepcopy":
-        return copy.deepcopy(codebook)
-    if how == "pickle":
-        return pickle.loads(pickle.dumps(codebook))
-    stream = io.BytesIO()
-    torch.save(codebook.state_dict(), stream)
-    stream.seek(0)
-    other = type(codebook)(DIM, SIZE, channel_first=codebook.channel_first)
-    other.load_state_dict(torch.load(stream, weights_only=True), strict=True)
-    return other
-
-
-@pytest.mark.parametrize("how", ["state_dict", "deepcopy", "pickle"])
-def test_state_travels(codebook, how):
-    batches = [latents(codebook, 2, 20, seed=seed) for seed in range(4)]
-    for z in batches[:2]:
-        codebook.after_step(codebook(z))
-    other = travelled(codebook, how)
-    assert state_bytes(other) == state_bytes(codebook)
-    for z in batches[2:]:
-        assert_same(codebook(z), other(z))
-        codebook.after_step(codebook(z))
-        assert state_bytes(other) != state_bytes(codebook)
-        other.after_step(other(z))
-        assert state_bytes(other) == state_bytes(codebook)
-
-
-def test_graphs_hold_the_whole_forward(codebook):
-    arguments = (latents(codebook, 2, 6), torch.rand(2, 6) > 0.3)
-    expected = codebook(*arguments)
-    torch._dynamo.reset()
-    compiled = torch.compile(codebook, fullgraph=True, backend="eager")
-    assert_same(compiled(*arguments), expected)
-    assert_same(torch.export.export(codebook, arguments).module()(*arguments), expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_autocast_leaves_the_assignment_in_float32(codebook, dtype):
-    # Off centre, where bfloat16 would assign at random.
-    codebook.codebook.data.add_(20)
-    z = latents(codebook, 4, 20, dtype=dtype) + 20
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = codebook(z)
-        product = vectors_of(z, codebook).float() @ codebook.codebook.mT
-    coarse = (codebook.codebook.square().sum(dim=1) - 2 * product).argmin(dim=-1)
-    assert (coarse != out.indices).float().mean() > 0.2
-    assert_same(out, codebook(z))
-
-
-def test_frozen_prototypes_keep_their_bytes(codebook):
-    codebook.freeze()
-    before = codebook.codebook.detach().clone()
-    encoder = nn.Linear(DIM, DIM)
-    groups = two_timescale_groups(nn.ModuleList([encoder, codebook]), lr=0.1)
-    optimizer = torch.optim.AdamW(groups, weight_decay=0.1)
-    for seed in range(3):
-        optimizer.zero_grad()
-        z = to_layout(encoder(vectors_of(latents(codebook, 2, 20, seed=seed), codebook)), codebook)
-        out = codebook(z)
-        (out.quantized.square().mean() + out.loss).backward()
-        assert encoder.weight.grad.abs().max() > 0
-        optimizer.step()
-        codebook.after_step(out)
-    assert codebook.codebook.grad is None
-    assert torch.equal(codebook.codebook, before)
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_latents_that_are_not_finite_stop_the_training(codebook, bad):
-    z = latents(codebook, 2, 6)
-    z[1, 2, 3] = bad
-    before = state_bytes(codebook)
-    out = codebook(z)
-    with pytest.raises(FloatingPointError, match="NaN or infinity"):
-        codebook.after_step(out)
-    assert state_bytes(codebook) == before

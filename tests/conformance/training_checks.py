@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 import torch
-from adapters import DIM, Adapter, NotApplicable
+from adapters import DIM, Adapter, NotApplicableError
 from registry import check, latents, loss_of, same, state, training_step
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -77,7 +77,7 @@ def frozen_training(adapter: Adapter, module: nn.Module) -> Tensor:
 @check("frozen prototypes keep their bytes, and the encoder learns")
 def frozen(adapter: Adapter) -> None:
     if not adapter.learns:
-        raise NotApplicable("has no prototypes")
+        raise NotApplicableError("has no prototypes")
     module = adapter.build()
     adapter.freeze(module)
     before = adapter.prototypes(module).clone()

@@ -1,0 +1,283 @@
+import json
+import os
+import sys
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from softvq import (
+    Codebook,
+    CodesPerToken,
+    ConstantTemperature,
+    CriticalFraction,
+    DDCLCodebook,
+    Schedule,
+    VQCodebook,
+    VQEMACodebook,
+)
+
+pytest.importorskip("safetensors", reason="codebooks on disk need safetensors")
+from safetensors.torch import save_file
+
+DIM, SIZE = 4, 9
+KINDS = [DDCLCodebook, VQCodebook, VQEMACodebook]
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+CONTROLLERS = [
+    ConstantTemperature(Schedule(0.5)),
+    CriticalFraction(Schedule(0.4, 0.1, steps=9, hold=2)),
+    CodesPerToken(Schedule(3.0, 1.5, steps=7), gain=0.3, ceiling=0.8),
+]
+
+
+def trained(kind=DDCLCodebook, seed=0, **arguments):
+    """A codebook after two steps, so that no buffer has its first value."""
+    torch.manual_seed(seed)
+    codebook = kind(DIM, SIZE, **arguments)
+    codebook.initialize(torch.randn(60, DIM))
+    for _ in range(2):
+        codebook.after_step(codebook(vectors(seed=5)))
+    return codebook
+
+
+def vectors(seed, dtype=torch.float32):
+    return torch.randn(3, DIM, 4, generator=torch.Generator().manual_seed(seed)).to(dtype).mT
+
+
+def state(codebook):
+    return {name: (t.dtype, t.tolist()) for name, t in codebook.state_dict().items()}
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(params=["codebook.safetensors", "mine.safetensors", "folder"])
+def path(request, tmp_path):
+    return tmp_path / "new" / request.param
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_codebook_comes_back(kind, dtype, path):
+    codebook = trained(kind).to(dtype)
+    codebook.save_pretrained(path)
+    for reader in (kind, Codebook):
+        loaded = reader.from_pretrained(path)
+        assert type(loaded) is kind
+        assert not loaded.training
+        assert state(loaded) == state(codebook)
+    assert loaded.codebook.dtype == dtype
+    first, second = codebook.eval()(vectors(seed=6)), loaded(vectors(seed=6))
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_goes_on_to_the_bit(kind, tmp_path):
+    codebook = trained(kind, restart_threshold=0.9)
+    codebook.save_pretrained(str(tmp_path))
+    loaded = kind.from_pretrained(str(tmp_path)).train()
+    for seed in range(3):
+        for each in (codebook, loaded):
+            each.after_step(each(vectors(seed)))
+        assert state(loaded) == state(codebook)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (
+            DDCLCodebook,
+            {
+                "commitment": 0.5,
+                "variance_weight": 2.0,
+                "usage_weight": 0.1,
+                "decay": 0.8,
+                "restart_threshold": 0.3,
+                "seed": 7,
+                "engine": "attention",
+                "channel_first": True,
+            },
+        ),
+        (
+            VQCodebook,
+            {
+                "commitment": 0.5,
+                "decay": 0.8,
+                "restart_threshold": 0.3,
+                "seed": 7,
+                "channel_first": True,
+            },
+        ),
+    ],
+)
+def test_every_argument_comes_back(kind, arguments, path):
+    kind(DIM, SIZE, **arguments).save_pretrained(path)
+    loaded = Codebook.from_pretrained(path)
+    assert {name: getattr(loaded, name) for name in arguments} == arguments
+    assert loaded.channel_first
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS, ids=lambda c: type(c).__name__)
+def test_controllers_come_back(controller, path):
+    trained(temperature=controller).save_pretrained(path)
+    assert DDCLCodebook.from_pretrained(path).controller == controller
+
+
+def test_a_folder_holds_a_config_that_people_can_read_and_change(tmp_path):
+    codebook = trained(VQCodebook)
+    codebook.save_pretrained(tmp_path)
+    assert files(tmp_path).keys() == {"codebook.safetensors", "config.json"}
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["class"] == "VQCodebook"
+    assert (config["dim"], config["codebook_size"], config["commitment"]) == (DIM, SIZE, 0.25)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"commitment": 0.75}))
+    assert VQCodebook.from_pretrained(tmp_path).commitment == 0.75
+    # The weights carry the config as well.
+    (tmp_path / "config.json").unlink()
+    assert VQCodebook.from_pretrained(tmp_path).commitment == 0.25
+
+
+def test_saving_into_a_folder_in_use(tmp_path):
+    (tmp_path / "README.md").write_text("mine")
+    trained(VQCodebook).save_pretrained(tmp_path)
+    second = trained(DDCLCodebook, seed=1)
+    second.save_pretrained(tmp_path)
+    assert state(Codebook.from_pretrained(tmp_path)) == state(second)
+    assert files(tmp_path).keys() == {"README.md", "codebook.safetensors", "config.json"}
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "failing"),
+    [
+        ("one.safetensors", "first write"),
+        ("one.safetensors", "rename"),
+        ("folder", "first write"),
+        ("folder", "second write"),
+        ("folder", "rename"),
+    ],
+)
+def test_a_failed_write_leaves_the_old_files_whole(name, failing, tmp_path, monkeypatch):
+    folder = tmp_path / name if name == "folder" else tmp_path
+    trained(VQCodebook).save_pretrained(tmp_path / name)
+    before = files(folder)
+    calls = []
+
+    def fail(*_):
+        calls.append(1)
+        if failing != "second write" or len(calls) == 2:
+            raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace" if failing == "rename" else "fsync", fail)
+    with pytest.raises(OSError, match="no space left"):
+        trained(DDCLCodebook).save_pretrained(tmp_path / name)
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_codebook_of_another_class(kind, path):
+    codebook = trained(kind)
+    codebook.save_pretrained(path)
+    # A VQEMACodebook is a VQCodebook.
+    for wrong in (other for other in KINDS if not issubclass(kind, other)):
+        with pytest.raises(TypeError, match=f"holds a {kind.__name__}, not a {wrong.__name__}"):
+            wrong.from_pretrained(path)
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none: give a folder or a file of save_pretrained"):
+        Codebook.from_pretrained(tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match=r"codebook\.safetensors"):
+        Codebook.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9])
+def test_a_truncated_file(share, path):
+    trained().save_pretrained(path)
+    weights = path / "codebook.safetensors" if path.is_dir() else path
+    data = weights.read_bytes()
+    weights.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(ValueError, match=rf"{weights.name} is damaged or no safetensors file"):
+        Codebook.from_pretrained(path)
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
+def test_weights_of_someone_else(metadata, tmp_path):
+    save_file({"codebook": torch.zeros(SIZE, DIM)}, tmp_path / "their.safetensors", metadata)
+    with pytest.raises(ValueError, match=r"their\.safetensors was not written by softvq"):
+        Codebook.from_pretrained(tmp_path / "their.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"codebook_size": SIZE + 1}, "do not fit its config.*size mismatch for codebook"),
+        ({"dim": DIM - 1}, "do not fit its config.*size mismatch for codebook"),
+        ({"class": "VQCodebook"}, "do not fit its config.*Unexpected key"),
+        ({"class": "MyCodebook"}, "config.json is damaged or unknown.*'MyCodebook'; known:"),
+        ({"codebook_size": 0}, "config.json is damaged or unknown.*codebook_size=0"),
+        ({"heads": 8}, "does not fit this version.*'heads'"),
+        ({"temperature": {"class": "Hot", "schedule": {"start": 1.0}}}, "controller 'Hot'; known:"),
+        ({"temperature": {"class": "Schedule", "schedule": {"start": 1.0}}}, "controller 'Sche"),
+        ({"temperature": {"class": "CodesPerToken"}}, "does not fit this version.*'schedule'"),
+        ({"temperature": 3.0}, "does not fit this version"),
+        (None, "config.json is damaged or unknown.*an object with names"),
+    ],
+    ids=str,
+)
+def test_a_config_that_was_edited(change, message, tmp_path):
+    trained().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    if change == {"class": "VQCodebook"}:
+        config = {name: config[name] for name in ("dim", "codebook_size")}
+    config = [] if change is None else config | change
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        Codebook.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("text", [b"", b'{"class": ', b"\xff\xfe"], ids=["empty", "cut", "binary"])
+def test_a_config_that_is_no_json(text, tmp_path):
+    trained().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(ValueError, match=r"config\.json is damaged or unknown"):
+        Codebook.from_pretrained(tmp_path)
+
+
+class Mine(VQCodebook):
+    pass
+
+
+@dataclass(frozen=True)
+class Falling:
+    schedule: Schedule
+
+    def first(self, z, codebook, critical_temperature):
+        return 1.0
+
+    def next(self, step, temperature, codes_per_token, critical_temperature):
+        return temperature
+
+
+@pytest.mark.parametrize(
+    ("codebook", "message"),
+    [
+        (Mine(DIM, SIZE), "not a Mine; save its state_dict"),
+        (DDCLCodebook(DIM, SIZE, temperature=Falling(Schedule(1.0))), "not a Falling"),
+    ],
+)
+def test_what_could_not_be_loaded_again_is_not_saved(codebook, message, tmp_path):
+    with pytest.raises(TypeError, match=message):
+        codebook.save_pretrained(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_without_safetensors(tmp_path, monkeypatch):
+    codebook = trained()
+    codebook.save_pretrained(tmp_path)
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    for call in (codebook.save_pretrained, Codebook.from_pretrained):
+        with pytest.raises(ImportError, match="pip install safetensors"):
+            call(tmp_path)
