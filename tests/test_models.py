@@ -36,10 +36,7 @@ def images(*shape: int, seed: int = 0) -> torch.Tensor:
 def trained(quantizer: str) -> VQVAE:
     """Prototypes on latents and running statistics of the data, in eval mode."""
     model = tiny(quantizer=quantizer)
-    with torch.no_grad():
-        for seed in range(20):
-            latents = model.encode(images(16, 3, 32, 32, seed=seed))
-    model.codebook.initialize(latents)
+    model.codebook.initialize(model.calibrate(images(16, 3, 32, 32, seed=s) for s in range(4)))
     return model.eval()
 
 
@@ -184,7 +181,8 @@ def test_running_statistics_standardise_in_eval_mode_and_are_kept_still():
             standardised = model.encode(batch)
         model.eval()
         buffers = copy.deepcopy(model.state_dict())
-        torch.testing.assert_close(model.encode(batch), standardised, atol=2e-3, rtol=2e-3)
+        # The running variance is the unbiased one, of 512 latents.
+        torch.testing.assert_close(model.encode(batch), standardised, atol=2e-3, rtol=4e-3)
         other = model.encode(images(8, 3, 32, 32, seed=1) * 0.2)
     assert other.mean(dim=(0, 2, 3)).abs().max() > 0.1  # not standardised by its own batch
     for name, value in model.state_dict().items():
