@@ -31,10 +31,7 @@ def model_of(quantizer: str, images: Tensor) -> VQVAE:
     """Prototypes on latents, so that many tokens occur."""
     torch.manual_seed(0)
     model = build_model(TINY | {"quantizer": quantizer})
-    with torch.no_grad():
-        for _ in range(20):
-            latents = model.encode(images.float() / 255)
-    model.codebook.initialize(latents)
+    model.codebook.initialize(model.calibrate([images.float() / 255]))
     return model.eval()
 
 
