@@ -49,7 +49,7 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
 
 def _train(config: TrainConfig, resume: bool) -> Path:
     from training.checkpoint import load_checkpoint, write_atomic
-    from training.datasets import load_splits
+    from training.datasets import default_data_dir, load_splits
     from training.processes import main_process_first, rank
     from training.trainer import Trainer
 
@@ -70,19 +70,27 @@ def _train(config: TrainConfig, resume: bool) -> Path:
         )
     folder = Path(config.out or default_run_folder(config, splits.name))
     # What auto found, and where, is what a resumed run or a report must find again.
-    data_dir = None if config.data_dir is None else os.path.abspath(config.data_dir)
+    data_dir = config.data_dir or (str(default_data_dir()) if splits.name == "cifar10" else None)
+    data_dir = None if data_dir is None else os.path.abspath(data_dir)
     config = replace(config, dataset=splits.name, out=str(folder), data_dir=data_dir)
     state = load_checkpoint(folder / "last.pt") if resume else None
-    trainer = Trainer(config, splits, folder, state)
+    try:
+        trainer = Trainer(config, splits, folder, state)
+    except KeyboardInterrupt:
+        say("stopped before the first step: nothing to save", err=True)
+        raise
     if trainer.step >= trainer.total_steps:
         say(
-            f"nothing to train: the run in {folder} is finished, at step {trainer.step} of "
-            f"{trainer.total_steps}; give more --epochs to go on"
+            f"nothing to train: the run in {folder} is at step {trainer.step}, and "
+            f"{trainer.total_steps} were asked for; give more --epochs to go on"
         )
         return folder
     if rank() == 0:
         write_atomic(folder / "config.json", lambda file: file.write(config.to_json().encode()))
-    say(f"{len(splits.train)} training images of {splits.name} ({splits.source})")
+    say(
+        f"{len(splits.train)} training, {len(splits.val)} validation and {len(splits.test)} test "
+        f"images of {splits.name} ({splits.source})"
+    )
     say(f"run folder: {folder}")
     stopped_by = trainer.run()
     if stopped_by is not None:
@@ -143,6 +151,21 @@ def click_option(spec: Field[Any]) -> click.Option:
     return click.Option(declaration, default=spec.default, **options)
 
 
+def check_given(config: TrainConfig, given: dict[str, Any]) -> None:
+    """Refuse options that would do nothing.
+
+    Raises:
+        UserError: If one is not for the quantizer.
+    """
+    for spec in fields(config):
+        only = spec.metadata["only"]
+        if spec.name in given and config.quantizer not in only:
+            raise UserError(
+                f"--{spec.name.replace('_', '-')} is for {' and '.join(only)}, not for "
+                f"{config.quantizer}; leave it out"
+            )
+
+
 def resumed_config(given: dict[str, Any]) -> TrainConfig:
     """The config of an interrupted run, with what may change changed.
 
@@ -155,13 +178,15 @@ def resumed_config(given: dict[str, Any]) -> TrainConfig:
         raise UserError("--resume needs --out, the folder of the run to continue")
     saved = load_checkpoint(Path(given["out"]) / "last.pt")["config"]
     for name, value in given.items():
-        if name not in RESUMABLE and saved.get(name) != value:
+        found_by_auto = name == "dataset" and value == "auto"
+        if name not in RESUMABLE and saved.get(name) != value and not found_by_auto:
             raise UserError(
                 f"--{name.replace('_', '-')} is {value} but the run has {saved.get(name)}; "
                 f"only {', '.join(RESUMABLE)} may change when a run goes on"
             )
     if "epochs" in given:
         saved["steps"] = None  # otherwise the run's own steps would overrule
+    given.pop("dataset", None)
     return TrainConfig.from_dict(saved | given)
 
 
@@ -189,10 +214,14 @@ def main(context: click.Context, /, preset: str | None, resume: bool, **values: 
             config = resumed_config(given)
         else:
             config = TrainConfig(**(PRESETS.get(preset or "", {}) | given))
+            check_given(config, given)
         folder = train(config, resume=resume)
     except UserError as error:
         click.echo(f"Error: {error}", err=True)
         context.exit(error.exit_code)
+    except OSError as error:
+        click.echo(f"Error: {error}", err=True)
+        context.exit(1)
     except KeyboardInterrupt:
         context.exit(130)
     if os.environ.get("RANK", "0") == "0":

@@ -20,6 +20,9 @@ class Group(click.Group):
         except UserError as error:
             click.echo(f"Error: {error}", err=True)
             context.exit(error.exit_code)
+        except OSError as error:
+            click.echo(f"Error: {error}", err=True)
+            context.exit(1)
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})

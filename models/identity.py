@@ -54,5 +54,7 @@ class IdentityCodebook(Codebook):
         raise ValueError("an identity codebook has no prototypes to decode indices with")
 
     @torch.no_grad()
-    def initialize(self, latents: object, *, seed: int = 0, iterations: int = 10) -> None:
+    def initialize(
+        self, latents: object, *, mask: object = None, seed: int = 0, iterations: int = 10
+    ) -> None:
         """Nothing to initialise."""

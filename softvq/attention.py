@@ -22,7 +22,7 @@ from torch import Tensor
 from .functional import SoftCode, _centred, saturation, token_weights, usage_divergence
 
 # Elements of a block's assignment matrix: as many as fit a core's cache, or fill an accelerator.
-ELEMENTS_PER_THREAD = 2**20
+ELEMENTS_PER_THREAD = 2**19
 MOST_ELEMENTS = 2**22
 # With fewer latents at a time, reading the prototypes would take longer than computing on them.
 FEWEST_ROWS = 64

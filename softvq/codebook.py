@@ -200,12 +200,18 @@ class Codebook(nn.Module):
 
     @torch.no_grad()
     def initialize(
-        self, latents: Tensor | Iterable[Tensor], *, seed: int = 0, iterations: int = 10
+        self,
+        latents: Tensor | Iterable[Tensor],
+        *,
+        mask: Tensor | Iterable[Tensor] | None = None,
+        seed: int = 0,
+        iterations: int = 10,
     ) -> None:
         """Place the prototypes by k-means on latents (k-means++ seeding, then Lloyd).
 
         Args:
             latents: One tensor as :meth:`forward` takes it, or several batches of them.
+            mask: As in :meth:`forward`, one for each tensor of latents; padding is left out.
             seed: Seed of the sampling.
             iterations: Lloyd iterations.
 
@@ -215,10 +221,20 @@ class Codebook(nn.Module):
         parts = [latents] if isinstance(latents, Tensor) else list(latents)
         if not parts:
             raise ValueError("no batch of latents was given; pass at least one tensor")
-        flat = torch.cat([self._flatten(part)[0].to(self.codebook.dtype) for part in parts])
+        masks = [mask] * len(parts) if mask is None or isinstance(mask, Tensor) else list(mask)
+        if len(masks) != len(parts):
+            raise ValueError(
+                f"{len(parts)} tensors of latents need as many masks, got {len(masks)}"
+            )
+        flat = torch.cat([self._kept(part, m) for part, m in zip(parts, masks, strict=True)])
         flat = gathered(flat)
         self.codebook.copy_(kmeans(flat, self.codebook_size, seed=seed, iterations=iterations))
         self._initialized_from(flat)
+
+    def _kept(self, z: Tensor, mask: Tensor | None) -> Tensor:
+        """Latents (M, D) that are not masked, in the codebook's dtype."""
+        flat, flat_mask = self._flatten(z, mask)
+        return (flat if flat_mask is None else flat[flat_mask]).to(self.codebook.dtype)
 
     def _initialized_from(self, latents: Tensor) -> None:
         """Set the state that depends on the prototypes, given (N, D) latents."""

@@ -14,7 +14,7 @@ from .codebook import Codebook, compute_dtype
 from .distributed import summed
 from .functional import SoftCode, largest_variance, soft_quantize, token_weights
 from .output import CodebookOutput
-from .temperature import CodesPerToken, Schedule, TemperatureController
+from .temperature import CodesPerToken, ConstantTemperature, Schedule, TemperatureController
 
 
 class DDCLCodebook(Codebook):
@@ -48,7 +48,8 @@ class DDCLCodebook(Codebook):
 
     Attributes:
         codebook: (K, D) parameter, the prototypes; standard normal until :meth:`initialize`.
-        temperature: Scalar buffer, T in units of squared distance; 1 until :meth:`initialize`.
+        temperature: Scalar buffer, T in units of squared distance; until :meth:`initialize`, 1 or
+            the value of a :class:`ConstantTemperature`.
         covariance: (D, D) buffer, running covariance of the latents.
         critical_temperature: Scalar buffer, T_c of that covariance.
         running_usage: (K,) buffer, running mean assignment.
@@ -111,7 +112,9 @@ class DDCLCodebook(Codebook):
         self.usage_weight = usage_weight
         self.decay = decay
         self.codebook = nn.Parameter(torch.randn(codebook_size, dim))
-        self.register_buffer("temperature", torch.ones(()))
+        start = self.controller.schedule(0)
+        constant = isinstance(self.controller, ConstantTemperature)
+        self.register_buffer("temperature", torch.tensor(start if constant else 1.0))
         self.register_buffer("covariance", torch.eye(dim))
         self.register_buffer("critical_temperature", torch.tensor(4.0 / variance_weight))
         self.register_buffer("running_usage", torch.full((codebook_size,), 1 / codebook_size))

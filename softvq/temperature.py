@@ -51,7 +51,9 @@ class Schedule:
         end = self.start if self.end is None else self.end
         if step >= self.steps:
             return end
-        share = max(0, step - self.hold) / (self.steps - self.hold)
+        if step < self.hold:
+            return self.start
+        share = (step - self.hold) / (self.steps - self.hold)
         return self.start * (end / self.start) ** share
 
 

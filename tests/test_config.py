@@ -68,6 +68,35 @@ def test_help_shows_defaults_and_ranges():
     assert "[ddcl|vq|vq-ema|none]" in help_text
 
 
+@pytest.mark.parametrize(
+    ("quantizer", "words"),
+    [
+        ("vq", ["--usage-weight", 0.1]),
+        ("none", ["--temperature-start", 3]),
+        ("ddcl", ["--decay", 0.5]),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(called, quantizer, words):
+    result = command("--quantizer", quantizer, *words)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: {words[0]} is for ")
+    assert result.stderr.rstrip().endswith(f"not for {quantizer}; leave it out")
+    assert called == []
+
+
+def test_more_codes_per_token_than_codes_are_refused():
+    with pytest.raises(UserError, match="more codes than there are"):
+        TrainConfig(codebook_size=8, temperature_start=9.0)
+    assert TrainConfig(codebook_size=2).temperatures == (2, 1.3)
+
+
+@pytest.mark.parametrize("name", ["lr", "temperature_start", "commitment"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_numbers_must_be_finite(name, value):
+    with pytest.raises(UserError, match=f"{name} must be a finite number"):
+        TrainConfig(**{name: value})
+
+
 def test_no_options_are_the_dataclass_defaults(called):
     assert command().exit_code == 0
     assert called == [(TrainConfig(), False)]
@@ -87,8 +116,15 @@ def test_every_option_reaches_its_field(called):
     }  # fmt: skip
     assert set(given) == set(FIELDS)
     assert all(value != FIELDS[name].default for name, value in given.items())
+    # Options of the other quantizers, which the command line refuses, reach it from code only.
+    foreign = {
+        n: FIELDS[n].default for n, s in FIELDS.items() if "vq-ema" not in s.metadata["only"]
+    }
+    given |= foreign
     words = []
     for name, value in given.items():
+        if name in foreign:
+            continue
         if value is False:
             words.append(f"--no-{flag(name)[2:]}")
         else:
@@ -154,7 +190,8 @@ def test_values_out_of_range_are_refused(called, name, outside, inside):
     assert flag(name) in refused(flag(name), outside)
     assert called == []
     if inside is not None:
-        options = {name: inside} | COMPANIONS.get(name, {})
+        quantizer = FIELDS[name].metadata["only"][0]
+        options = {name: inside, "quantizer": quantizer} | COMPANIONS.get(name, {})
         TrainConfig(**options)
         words = [word for key, value in options.items() for word in (flag(key), value)]
         result = command(*words)

@@ -225,7 +225,7 @@ def test_starved_prototypes_restart_on_latents():
 def test_an_empty_batch_moves_neither_covariance_nor_temperature():
     codebook = DDCLCodebook(3, 6, temperature=ConstantTemperature(Schedule(5.0)))
     codebook.after_step(codebook(torch.randn(4, 3), torch.zeros(4, dtype=torch.bool)))
-    assert codebook.temperature.item() == 1.0
+    assert codebook.temperature.item() == 5.0
     assert torch.equal(codebook.covariance, torch.eye(3))
 
 

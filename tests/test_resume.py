@@ -248,7 +248,7 @@ def test_a_finished_run_says_so_and_stays_as_it_is(tmp_path):
         result = command("--resume", "--out", out, *words)
         assert result.exit_code == 0
         assert result.stdout.startswith(
-            f"nothing to train: the run in {out} is finished, at step 8 of 8; give more --epochs"
+            f"nothing to train: the run in {out} is at step 8, and 8 were asked for; give more"
         )
         assert snapshot(out) == before
 
@@ -261,6 +261,50 @@ def test_more_epochs_go_on_where_the_run_ended(tmp_path, whole, quantizer):
     assert result.exit_code == 0, result.output
     assert checkpoint(out)["config"]["epochs"] == 2
     assert_equal_ends(whole[quantizer], out)
+
+
+def test_more_epochs_stay_at_the_last_temperature(tmp_path):
+    out = run_small(
+        tmp_path / "run",
+        quantizer="ddcl",
+        epochs=1,
+        temperature_mode="constant",
+        temperature_start=2.0,
+        temperature_end=0.5,
+    )
+    assert command("--resume", "--epochs", 2, "--out", out).exit_code == 0
+    temperatures = [line["temperature"] for line in metrics(out) if line["split"] == "train"]
+    assert temperatures == [0.5, 0.5]
+
+
+def test_a_run_whose_data_has_changed_is_not_continued(tmp_path):
+    out = run_small(tmp_path / "run", quantizer="vq", epochs=1)
+    state = checkpoint(out)
+    state["images"][0] -= 1
+    torch.save(state, out / "last.pt")
+    result = command("--resume", "--epochs", 2, "--out", out)
+    assert result.exit_code == 2
+    assert "the data has changed" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda state: state["optimizer"]["state"][0].update(exp_avg=torch.zeros(3)),
+        lambda state: state.update(sums=None),
+        lambda state: state.update(tracker={}),
+    ],
+    ids=["moments of another shape", "no sums", "no tracker"],
+)
+def test_a_damaged_state_is_one_line_of_error(tmp_path, damage):
+    out = run_small(tmp_path / "run", quantizer="vq", epochs=1)
+    state = checkpoint(out)
+    damage(state)
+    torch.save(state, out / "last.pt")
+    result = command("--resume", "--epochs", 2, "--out", out)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_more_epochs_overrule_the_steps_of_the_run(tmp_path):

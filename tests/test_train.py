@@ -67,23 +67,25 @@ def test_a_run_says_what_it_does_and_what_to_do_next(tmp_path):
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("256 training images of patches (crops of the photographs")
+    assert lines[0].startswith(
+        "256 training, 64 validation and 64 test images of patches (crops of"
+    )
     assert lines[1] == f"run folder: {out}"
-    assert lines[2].split()[:4] == ["epoch", "loss", "soft", "argmax"]
-    assert [line.split()[0] for line in lines[3:5]] == ["1", "2"]
-    assert lines[5] == f"evaluate it: python -m eval report {out}"
-    assert lines[6] == f"watch it:    tensorboard --logdir {out}"
-    assert len(lines) == 7
+    assert lines[3].split()[:4] == ["epoch", "loss", "soft", "argmax"]
+    assert [line.split()[0] for line in lines[4:6]] == ["1", "2"]
+    assert lines[6] == f"evaluate it: python -m eval report {out}"
+    assert lines[7] == f"watch it:    tensorboard --logdir {out}"
+    assert len(lines) == 8
     assert json.loads((out / "config.json").read_text())["out"] == str(out)
     test = [line for line in metrics(out) if line["split"] == "test"][-1]
-    assert f"{test['mse_soft']:8.5f} {test['mse_argmax']:8.5f}" in lines[4]
+    assert f"{test['mse_soft']:8.5f} {test['mse_argmax']:8.5f}" in lines[5]
 
 
 def test_no_codebook_prints_its_table(tmp_path):
     result = command(*arguments(quantizer="none", out=tmp_path / "run"))
     assert result.exit_code == 0, result.output
-    rows = result.stdout.splitlines()[3:5]
-    assert [len(row) for row in rows] == [len(result.stdout.splitlines()[2])] * 2
+    header, *rows = result.stdout.splitlines()[3:6]
+    assert [len(row) for row in rows] == [len(header)] * 2
     assert all(row.split().count("-") == 7 for row in rows)
     for line in metrics(tmp_path / "run"):
         for key in ("utilization", "dead_codes", "perplexity", "codes_per_token"):

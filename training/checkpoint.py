@@ -100,7 +100,10 @@ def find_checkpoint(path: Path) -> Path:
             f"{path} holds no best.pt or last.pt; give a run folder of train.py, or a checkpoint"
         )
     if not path.is_file():
-        raise CheckpointError(f"{path} does not exist; give a run folder or a checkpoint")
+        raise CheckpointError(
+            f"{path} does not exist; give a run folder or a checkpoint (a run that stopped in its "
+            "first steps has saved none: start it anew, without --resume)"
+        )
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any
 
@@ -20,6 +21,7 @@ def option(
     maximum: float | None = None,
     above: float | None = None,
     choices: tuple[str, ...] | None = None,
+    only: tuple[str, ...] = QUANTIZERS,
 ) -> Any:
     """A field with what the command line says and checks about it."""
     metadata = {
@@ -28,6 +30,7 @@ def option(
         "maximum": maximum,
         "above": above,
         "choices": choices,
+        "only": only,
     }
     return field(default=default, metadata=metadata)
 
@@ -55,7 +58,7 @@ class TrainConfig:
     )
     out: str | None = option(None, "Run folder; default runs/<quantizer>-<dataset>-<time>.")
     seed: int = option(0, "Seed of weights, order and augmentation.", minimum=0, maximum=2**32 - 1)
-    epochs: int = option(20, "Epochs to train.", minimum=1)
+    epochs: int = option(20, "Epochs to train, unless steps are given.", minimum=1)
     steps: int | None = option(None, "Steps to train, instead of epochs.", minimum=1)
     batch_size: int = option(128, "Images per step.", minimum=1)
     lr: float = option(1e-3, "Learning rate of encoder and decoder (Adam).", above=0)
@@ -85,31 +88,46 @@ class TrainConfig:
         0.25, "Weight of L_q (ddcl), or of the commitment term (vq, vq-ema).", minimum=0
     )
     usage_weight: float = option(
-        0.05, "ddcl: weight of the KL divergence of usage from uniform.", minimum=0
+        0.05, "ddcl: weight of the KL divergence of usage from uniform.", minimum=0, only=("ddcl",)
     )
     temperature_mode: str = option(
         "codes",
         "ddcl: what the schedule sets: T, T/T_c, or codes per token.",
         choices=("constant", "critical", "codes"),
+        only=("ddcl",),
     )
     temperature_start: float | None = option(
         None,
         "ddcl: first value of the schedule; default 3 codes or 0.02 T_c; T has none.",
         above=0,
+        only=("ddcl",),
     )
     temperature_end: float | None = option(
         None,
         "ddcl: last value of the schedule; default 1.3 codes, 0.002 T_c, or the first T.",
         above=0,
+        only=("ddcl",),
     )
     temperature_hold: float = option(
-        0.5, "ddcl: share of the training that holds the first value.", minimum=0, maximum=1
+        0.5,
+        "ddcl: share of the training that holds the first value.",
+        minimum=0,
+        maximum=1,
+        only=("ddcl",),
     )
     temperature_until: float = option(
-        0.9, "ddcl: share of the training at which the last value is reached.", minimum=0, maximum=1
+        0.9,
+        "ddcl: share of the training at which the last value is reached.",
+        minimum=0,
+        maximum=1,
+        only=("ddcl",),
     )
     decay: float = option(
-        0.99, "vq, vq-ema: decay of the moving averages.", minimum=0, maximum=0.999999
+        0.99,
+        "vq, vq-ema: decay of the moving averages.",
+        minimum=0,
+        maximum=0.999999,
+        only=("vq", "vq-ema"),
     )
     restart_threshold: float | None = option(
         None,
@@ -140,6 +158,11 @@ class TrainConfig:
                 "codes per token cannot fall below 1: give temperature_start and temperature_end "
                 f"of 1 or more, got {start} and {end}"
             )
+        if self.temperature_mode == "codes" and max(start, end) > self.codebook_size:
+            raise UserError(
+                f"a token cannot have more codes than there are: codebook_size is "
+                f"{self.codebook_size}, temperature_start and temperature_end {start} and {end}"
+            )
 
     @property
     def temperatures(self) -> tuple[float, float]:
@@ -148,7 +171,8 @@ class TrainConfig:
         Raises:
             UserError: If a constant temperature was not given: it depends on the latents' scale.
         """
-        defaults = {"codes": (3.0, 1.3), "critical": (0.02, 0.002)}
+        codes = (min(3.0, self.codebook_size), min(1.3, self.codebook_size))
+        defaults = {"codes": codes, "critical": (0.02, 0.002)}
         start, end = self.temperature_start, self.temperature_end
         if self.temperature_mode == "constant":
             if start is None:
@@ -197,11 +221,15 @@ class TrainConfig:
             raise UserError(
                 f"the saved config has options this version does not know: {', '.join(unknown)}"
             )
-        return cls(**values)
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise UserError(f"the saved config is damaged: {error}") from error
 
     def model_config(self, total_steps: int) -> dict[str, Any]:
         """The dict that :func:`models.build_model` takes."""
-        start, end = self.temperatures if self.quantizer == "ddcl" else (1.0, 1.0)
+        scheduled = total_steps if self.quantizer == "ddcl" else 0
+        start, end = self.temperatures if scheduled else (1.0, 1.0)
         return {
             "hidden_channels": self.hidden_channels,
             "residual_channels": self.residual_channels,
@@ -215,8 +243,8 @@ class TrainConfig:
             "temperature_mode": self.temperature_mode,
             "temperature_start": start,
             "temperature_end": end,
-            "temperature_hold_steps": round(self.temperature_hold * total_steps),
-            "temperature_steps": round(self.temperature_until * total_steps),
+            "temperature_hold_steps": round(self.temperature_hold * scheduled),
+            "temperature_steps": round(self.temperature_until * scheduled),
             "decay": self.decay,
             "restart_threshold": self.restarts_below,
             "seed": self.seed,
@@ -238,6 +266,8 @@ def _check(spec: Field[Any], value: Any) -> None:
     rule = spec.metadata
     if value is None:
         return
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{spec.name} must be a finite number, got {value}")
     if rule["choices"] and value not in rule["choices"]:
         raise UserError(f"{spec.name} must be one of {', '.join(rule['choices'])}, got {value!r}")
     low, high, above = rule["minimum"], rule["maximum"], rule["above"]

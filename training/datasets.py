@@ -220,6 +220,7 @@ def _fetch_cifar10(root: Path, download: bool, announce: Callable[[str], object]
             f"{archive} is damaged or incomplete (its md5 is not the official one): replace it, "
             "or move it away to have it downloaded again"
         )
+    missing = not root.exists()
     try:
         root.mkdir(parents=True, exist_ok=True)
         # Unpacked beside its place and then renamed: an interrupted run leaves no partial copy.
@@ -233,6 +234,8 @@ def _fetch_cifar10(root: Path, download: bool, announce: Callable[[str], object]
     except (OSError, RuntimeError, http.client.HTTPException) as error:
         if target.exists():
             return None  # a run beside this one was faster, and its copy is as good
+        if missing and root.is_dir() and not any(root.iterdir()):
+            root.rmdir()  # ours, and of no use
         reason = " ".join(str(error).split()) or type(error).__name__
         return f"{'unpacking' if archive.exists() else 'the download'} failed ({reason})"
     return None

@@ -21,6 +21,6 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-        reason = str(error).split("\n", 1)[0]
+        reason = str(error).split("\n", 1)[0].split(". ", 1)[0]
         raise UserError(f"device {name!r} cannot be used here ({reason:.120}); try auto") from error
     return device

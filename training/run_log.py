@@ -155,7 +155,8 @@ def reconstruction_grid(model: VQVAE, images: Tensor) -> Tensor:
 def table_header() -> str:
     """The heading of the table on the terminal."""
     cells = (title.rjust(int(form.split(".")[0].rstrip("d%f"))) for title, _, _, form in COLUMNS)
-    return " ".join(["epoch", *cells])
+    legend = "soft, argmax, PSNR (mean over images): test split; all else: training, epoch's mean"
+    return "\n".join([legend, " ".join(["epoch", *cells])])
 
 
 def table_row(epoch: int, lines: list[dict[str, Any]]) -> str:

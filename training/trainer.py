@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -70,6 +71,11 @@ class Trainer:
         self.steps_per_epoch = len(self.images) // self.batch_size
         self.total_steps = config.steps or config.epochs * self.steps_per_epoch
         self.model_config = config.model_config(self.total_steps)
+        if state is not None:
+            # More epochs than planned go on at the last temperature: a longer schedule would
+            # heat up what has cooled down.
+            for name in ("temperature_hold_steps", "temperature_steps"):
+                self.model_config[name] = state["model_config"][name]
         torch.manual_seed(config.seed)
         # Channels last is twice as fast on the CPU as contiguous, and faster on tensor cores.
         self.model: VQVAE = build_model(self.model_config).to(self.device)
@@ -247,12 +253,13 @@ class Trainer:
             "seconds": self.seconds,
             "best": self.best,
             "config": asdict(self.config),
+            "images": self._image_counts(),
         }
         save_checkpoint(self.folder / name, state)
 
     def _start(self) -> None:
         """Statistics of the latents first, then prototypes from latents of several batches."""
-        tokens_wanted = 64 * self.config.codebook_size
+        tokens_wanted = 16 * self.config.codebook_size
         per_batch = (
             min(len(self.images), SAMPLE_BATCH)
             * (self.images.shape[2] // 4)
@@ -282,15 +289,36 @@ class Trainer:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.tracker.load_state_dict(state["tracker"])
+            self._check_optimizer()
+            self.step, self.sums = int(state["step"]), dict(state["sums"])
+            self.seconds, self.best = float(state["seconds"]), float(state["best"])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise mismatch(str(self.folder / "last.pt"), error) from error
+        if state["images"] != self._image_counts():
+            raise UserError(
+                f"the data has changed since {self.folder} was saved: train, val and test had "
+                f"{state['images']} images, now {self._image_counts()}; restore it, or start anew"
+            )
         if rank() > 0:
             self.tracker.reset()  # the counts of all processes are the main one's now
-        self.step, self.sums = state["step"], dict(state["sums"])
-        self.seconds, self.best = state["seconds"], state["best"]
+
+    def _check_optimizer(self) -> None:
+        """Adam takes moments of any shape and then writes out of bounds."""
+        for parameter, moments in self.optimizer.state.items():
+            for name, value in moments.items():
+                if value.dim() and value.shape != parameter.shape:
+                    raise ValueError(
+                        f"size mismatch: {name} of the optimizer is {tuple(value.shape)}, its "
+                        f"parameter {tuple(parameter.shape)}"
+                    )
+
+    def _image_counts(self) -> list[int]:
+        return [len(self.splits.train), len(self.splits.val), len(self.splits.test)]
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
+        if rank() == 0:
+            tqdm.write("stopping: saving after this step (again to quit at once)", file=sys.stderr)
         # A second signal ends the process at once, as without us.
         signal.signal(number, signal.SIG_DFL)
 
