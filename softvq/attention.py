@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .functional import SoftCode, _centred, saturation, token_weights, usage_divergence
+from .functional import SoftCode, _centred, _masked, saturation, token_weights, usage_divergence
 
 # Elements of a block's assignment matrix: as many as fit a core's cache, or fill an accelerator.
 ELEMENTS_PER_THREAD = 2**19
@@ -71,15 +71,11 @@ def soft_quantize_attention(
     split = loss_ols + variance
     loss_q = split + (distance - split).detach()
     quantized = quantized + center
-    if mask is not None:
-        quantized = torch.where(mask[:, None], quantized, 0.0)
-        loss_q, loss_ols = torch.where(mask, loss_q, 0.0), torch.where(mask, loss_ols, 0.0)
-        variance, entropy = torch.where(mask, variance, 0.0), torch.where(mask, entropy, 0.0)
-        indices = torch.where(mask, indices, -1)
     usage_kl = usage_divergence(usage)
-    return SoftCode(
+    code = SoftCode(
         quantized, loss_q, loss_ols, variance, usage_kl, indices, entropy.detach(), usage.detach()
     )
+    return _masked(code, mask)
 
 
 # An operator of its own is one node to torch.compile and torch.export, whatever N, instead of a

@@ -122,14 +122,10 @@ def soft_quantize(
         log_partition = top - q.gather(1, indices[:, None]).squeeze(1).log()
         entropy = (log_partition + loss_q / temperature).clamp_min(0)
     quantized = quantized + center
-    if mask is not None:
-        quantized = torch.where(mask[:, None], quantized, 0.0)
-        loss_q, loss_ols = torch.where(mask, loss_q, 0.0), torch.where(mask, loss_ols, 0.0)
-        variance, entropy = torch.where(mask, variance, 0.0), torch.where(mask, entropy, 0.0)
-        indices = torch.where(mask, indices, -1)
-    return SoftCode(
+    code = SoftCode(
         quantized, loss_q, loss_ols, variance, usage_kl, indices, entropy, usage.detach()
     )
+    return _masked(code, mask)
 
 
 @torch.no_grad()
@@ -277,6 +273,18 @@ def largest_variance(covariance: Tensor) -> Tensor:
     # Not every accelerator, nor dtype, has a symmetric eigensolver, and D is small.
     eigenvalues = torch.linalg.eigvalsh(covariance.cpu().double())
     return eigenvalues[-1].clamp_min(0).to(covariance)
+
+
+def _masked(code: SoftCode, mask: Tensor | None) -> SoftCode:
+    """The code with zeros, and indices of -1, where the mask is False."""
+    if mask is None:
+        return code
+    per_token = ("loss_q", "loss_ols", "variance", "entropy")
+    return code._replace(
+        quantized=torch.where(mask[:, None], code.quantized, 0.0),
+        indices=torch.where(mask, code.indices, -1),
+        **{name: torch.where(mask, getattr(code, name), 0.0) for name in per_token},
+    )
 
 
 def _centred(z: Tensor, codebook: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -154,8 +154,11 @@ def reconstruction_grid(model: VQVAE, images: Tensor) -> Tensor:
 
 def table_header() -> str:
     """The heading of the table on the terminal."""
-    cells = (title.rjust(int(form.split(".")[0].rstrip("d%f"))) for title, _, _, form in COLUMNS)
-    legend = "soft, argmax, PSNR (mean over images): test split; all else: training, epoch's mean"
+    cells = (title.rjust(_width(form)) for title, _, _, form in COLUMNS)
+    legend = (
+        "soft, argmax, PSNR (mean over images): test split; T/T_c: last step; all else: training, "
+        "whole epoch"
+    )
     return "\n".join([legend, " ".join(["epoch", *cells])])
 
 
@@ -165,6 +168,10 @@ def table_row(epoch: int, lines: list[dict[str, Any]]) -> str:
     cells = [f"{epoch:5d}"]
     for _, split, key, form in COLUMNS:
         value = by_split[split].get(key)
-        width = int(form.split(".")[0].rstrip("d%f"))
-        cells.append("-".rjust(width) if value is None else format(value, form))
+        cells.append("-".rjust(_width(form)) if value is None else format(value, form))
     return " ".join(cells)
+
+
+def _width(form: str) -> int:
+    """Columns that a format such as 8.5f fills."""
+    return int(form.split(".")[0].rstrip("d%f"))
