@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .distributed import gathered
 from .functional import exporting, nearest_codes
 from .initialize import kmeans
-from .output import CodebookOutput
+from .output import BatchStatistics, CodebookOutput, batch_statistics
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -90,23 +90,32 @@ class Codebook(nn.Module):
         """
         raise NotImplementedError
 
-    def after_step(self, out: CodebookOutput) -> None:
+    @torch.no_grad()
+    def after_step(self, *outs: CodebookOutput) -> None:
         """Move the state that is not trained by gradients; call after each optimiser step.
 
         Args:
-            out: What ``forward`` returned for the step's batch. In distributed training every
-                process calls this with its own output, and all end with the same state.
+            outs: What ``forward`` returned for the step's batch, or, where gradients were
+                accumulated, for each of its parts. In distributed training every process calls
+                this with its own outputs, and all end with the same state.
 
         Raises:
-            FloatingPointError: If the latents hold NaN or infinity.
+            FloatingPointError: If the latents hold NaN or infinity; no state has moved then.
+            TypeError: If no output is given.
         """
-        latents = self._tokens(out)
-        if not bool(latents.isfinite().all()):
+        if not outs:
+            raise TypeError("after_step needs what forward returned: after_step(out)")
+        batch = batch_statistics(outs)
+        if not bool(batch.tokens.isfinite().all()):
             raise FloatingPointError(
                 "the latents given to the codebook hold NaN or infinity; lower the learning rate, "
                 "or look for an overflow in the encoder (half precision?)"
             )
         self.steps += 1
+        self._learn(batch)
+
+    def _learn(self, batch: BatchStatistics) -> None:
+        """Move the state of this kind of codebook."""
 
     @torch.no_grad()
     def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -302,11 +311,6 @@ class Codebook(nn.Module):
         """(N,) or (N, D) back to the layout of z without its vector axis, D last."""
         axis = 1 if self.channel_first else z.dim() - 1
         return flat.reshape((*z.shape[:axis], *z.shape[axis + 1 :], *flat.shape[1:]))
-
-    @staticmethod
-    def _tokens(out: CodebookOutput) -> Tensor:
-        """The latents of a call that were not masked, (M, D)."""
-        return out.latents[out.indices.reshape(-1) >= 0]
 
 
 def compute_dtype(*tensors: Tensor) -> torch.dtype:

@@ -13,7 +13,7 @@ from .attention import soft_quantize_attention
 from .codebook import Codebook, compute_dtype
 from .distributed import summed
 from .functional import SoftCode, largest_variance, soft_quantize, token_weights
-from .output import CodebookOutput
+from .output import BatchStatistics, CodebookOutput
 from .temperature import CodesPerToken, ConstantTemperature, Schedule, TemperatureController
 
 
@@ -169,16 +169,13 @@ class DDCLCodebook(Codebook):
         """T / T_c: collapse of all prototypes attracts above 1 and is a saddle below."""
         return self.temperature / self.critical_temperature
 
-    @torch.no_grad()
-    def after_step(self, out: CodebookOutput) -> None:
+    def _learn(self, batch: BatchStatistics) -> None:
         """Update the critical temperature, move the temperature, restart starved prototypes."""
-        super().after_step(out)
-        tokens = self._tokens(out)
         # About the prototypes' mean, the same in every process, which keeps the digits of latents
         # that lie far from the origin.
-        centred = tokens - self.codebook.mean(dim=0)
+        centred = batch.tokens - self.codebook.mean(dim=0)
         count = centred.new_tensor([len(centred)])
-        stats = (count, out.codes_per_token.log() * count, out.usage * count, centred.sum(dim=0))
+        stats = (count, batch.entropy * count, batch.usage * count, centred.sum(dim=0))
         second = centred.mT @ centred  # (D, D)
         # Sums of one vector: exact over processes with unequal token counts.
         sums = summed(torch.cat([*stats, second.flatten()]).double())
@@ -196,7 +193,7 @@ class DDCLCodebook(Codebook):
                 float(self.critical_temperature),
             )
         )
-        self._restart(tokens, self.running_usage)
+        self._restart(batch.tokens, self.running_usage)
 
     def _replace(self, rows: Tensor, vectors: Tensor, size: Tensor) -> None:
         super()._replace(rows, vectors, size)

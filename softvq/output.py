@@ -6,8 +6,9 @@ D the vector size, K the codebook size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,6 +57,49 @@ class CodebookOutput:
 
     def __getitem__(self, item: int) -> Tensor:
         return (self.quantized, self.indices, self.loss)[item]
+
+
+class BatchStatistics(NamedTuple):
+    """What state learns from a batch, of the M tokens that were not masked.
+
+    Attributes:
+        tokens: (M, D), their latents.
+        indices: (M,) int64, their nearest prototypes.
+        entropy: Scalar, mean entropy of their assignments, in nats.
+        usage: (K,), their mean assignment.
+    """
+
+    tokens: Tensor
+    indices: Tensor
+    entropy: Tensor
+    usage: Tensor
+
+
+def batch_statistics(outs: Sequence[CodebookOutput]) -> BatchStatistics:
+    """Statistics of a batch that a codebook saw in one or several parts.
+
+    Args:
+        outs: The outputs of the parts, at least one.
+
+    Example:
+        >>> import torch
+        >>> from softvq import VQCodebook
+        >>> codebook = VQCodebook(dim=4, codebook_size=8)
+        >>> parts = [codebook(torch.randn(3, 4)), codebook(torch.randn(2, 5, 4))]
+        >>> tuple(batch_statistics(parts).tokens.shape)
+        (13, 4)
+    """
+    kept = [out.indices.flatten() >= 0 for out in outs]
+    counts = torch.stack([part.sum() for part in kept]).to(outs[0].usage)
+    weights = counts / counts.sum().clamp_min(1)
+    return BatchStatistics(
+        tokens=torch.cat([out.latents[part] for out, part in zip(outs, kept, strict=True)]),
+        indices=torch.cat(
+            [out.indices.flatten()[part] for out, part in zip(outs, kept, strict=True)]
+        ),
+        entropy=weights @ torch.stack([out.codes_per_token.detach().log() for out in outs]),
+        usage=weights @ torch.stack([out.usage for out in outs]),
+    )
 
 
 # A pytree node, so that DDP, torch.export and torch.func see the tensors inside.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .codebook import Codebook, compute_dtype
 from .distributed import summed
 from .functional import nearest_codes, token_weights
-from .output import CodebookOutput
+from .output import BatchStatistics, CodebookOutput
 
 
 class VQCodebook(Codebook):
@@ -117,21 +117,17 @@ class VQCodebook(Codebook):
     def _weighted(self, losses: dict[str, Tensor]) -> Tensor:
         return losses["codebook_loss"] + self.commitment * losses["commitment_loss"]
 
-    @torch.no_grad()
-    def after_step(self, out: CodebookOutput) -> None:
-        """Update the running counts, learn from the batch, restart starved prototypes."""
-        super().after_step(out)
+    def _learn(self, batch: BatchStatistics) -> None:
+        """Update the running counts, move the prototypes, restart starved ones."""
         if self.frozen:
             return
-        tokens = self._tokens(out)
-        indices = out.indices[out.indices >= 0]
-        counts = summed(torch.bincount(indices, minlength=self.codebook_size)).to(tokens.dtype)
+        counts = summed(torch.bincount(batch.indices, minlength=self.codebook_size))
         self.cluster_size.lerp_(counts.to(self.cluster_size.dtype), 1 - self.decay)
-        self._learn(tokens, indices)
-        self._restart(tokens, self.cluster_size)
+        self._move(batch)
+        self._restart(batch.tokens, self.cluster_size)
 
-    def _learn(self, tokens: Tensor, indices: Tensor) -> None:
-        """Learn prototypes from (M, D) tokens; gradients do it here."""
+    def _move(self, batch: BatchStatistics) -> None:
+        """Learn prototypes from a batch; gradients do it here."""
 
     def _replace(self, rows: Tensor, vectors: Tensor, size: Tensor) -> None:
         super()._replace(rows, vectors, size)
@@ -171,9 +167,9 @@ class VQEMACodebook(VQCodebook):
     def _weighted(self, losses: dict[str, Tensor]) -> Tensor:
         return self.commitment * losses["commitment_loss"]
 
-    def _learn(self, tokens: Tensor, indices: Tensor) -> None:
+    def _move(self, batch: BatchStatistics) -> None:
         sums = torch.zeros_like(self.embed_sum).index_add_(
-            0, indices, tokens.to(self.embed_sum.dtype)
+            0, batch.indices, batch.tokens.to(self.embed_sum.dtype)
         )
         self.embed_sum.lerp_(summed(sums), 1 - self.decay)
         # No smoothing term: it would pull a prototype that nobody chooses towards the origin.

@@ -63,8 +63,11 @@ class Adapter:
         """Codes of indices."""
         raise NotImplementedError
 
-    def after_step(self, module: nn.Module, out: Any) -> None:
-        """What the library wants after the optimiser's step, besides nothing."""
+    def after_step(self, module: nn.Module, *outs: Any) -> None:
+        """What the library wants after the optimiser's step, besides nothing.
+
+        Several outputs are those of a batch's parts, whose gradients were accumulated.
+        """
 
     def prototypes(self, module: nn.Module) -> Tensor:
         """(K, D), detached."""
@@ -121,8 +124,8 @@ class Ours(Adapter):
     def decode(self, module: nn.Module, indices: Tensor) -> Tensor:
         return module.decode(indices)
 
-    def after_step(self, module: nn.Module, out: Any) -> None:
-        module.after_step(out)
+    def after_step(self, module: nn.Module, *outs: Any) -> None:
+        module.after_step(*outs)
 
     def prototypes(self, module: nn.Module) -> Tensor:
         return module.codebook.detach()

@@ -11,7 +11,7 @@ from small_codebooks import DIM, SIZE, assert_same, latents, state_bytes, to_lay
 from torch import fx, nn
 from torch.utils.checkpoint import checkpoint
 
-from softvq import two_timescale_groups
+from softvq import UtilizationTracker, two_timescale_groups
 
 
 @pytest.mark.parametrize("train", [True, False])
@@ -55,6 +55,30 @@ def test_activation_checkpointing(codebook):
     assert torch.equal(plain[0], again[0])
     assert plain[1] is again[1] is None or torch.equal(plain[1], again[1])
     assert plain[2] == again[2]
+
+
+def test_parts_of_a_batch_of_unequal_token_counts_count_like_the_whole(codebook):
+    whole, parts = copy.deepcopy(codebook), copy.deepcopy(codebook)
+    z, mask = latents(codebook, 6, 20), torch.rand(6, 20) > 0.5
+    tracker, in_parts = UtilizationTracker(SIZE), UtilizationTracker(SIZE)
+    out = whole(z, mask)
+    whole.after_step(out)
+    tracker.update(out.indices)
+    outs = [parts(z[rows], mask[rows]) for rows in ([0], [1, 2], [3, 4, 5])]
+    parts.after_step(*outs)
+    for part in outs:
+        in_parts.update(part.indices)
+    assert torch.equal(tracker.counts, in_parts.counts)
+    assert tracker.counts.sum() == mask.sum()
+    assert parts.steps == 1
+    torch.testing.assert_close(parts.state_dict(), whole.state_dict(), rtol=1e-5, atol=1e-6)
+
+
+def test_after_step_without_an_output_is_refused(codebook):
+    before = state_bytes(codebook)
+    with pytest.raises(TypeError, match="after_step"):
+        codebook.after_step()
+    assert state_bytes(codebook) == before
 
 
 def travelled(codebook, how):

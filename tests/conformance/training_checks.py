@@ -56,6 +56,25 @@ def checkpointing(adapter: Adapter) -> None:
     assert runs[0][1] == runs[1][1], "other state"
 
 
+@check("gradient accumulation: parts of a batch leave the gradients and state of the whole")
+def accumulation(adapter: Adapter) -> None:
+    z = latents(8, 20)
+    runs = []
+    for parts in (1, 4):
+        torch.manual_seed(0)
+        encoder, module = nn.Linear(DIM, DIM), adapter.build()
+        outs = [adapter.quantize(module, encoder(part)) for part in z.chunk(parts)]
+        for out in outs:
+            total = out[0].square().mean()
+            ((total if out[2] is None else total + out[2]) / parts).backward()
+        adapter.after_step(module, *outs)
+        runs.append((encoder.weight.grad, module.state_dict()))
+    assert torch.allclose(runs[0][0], runs[1][0], rtol=1e-4, atol=1e-7), "other gradients"
+    for name, value in runs[0][1].items():
+        other = runs[1][1][name]
+        assert torch.allclose(value.double(), other.double(), rtol=1e-5, atol=1e-6), "other state"
+
+
 def frozen_training(adapter: Adapter, module: nn.Module) -> Tensor:
     """Gradients of an encoder over three steps."""
     torch.manual_seed(0)
