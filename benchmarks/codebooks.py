@@ -289,7 +289,9 @@ def plot(rows: list[Case], path: Path) -> None:
             for engine in dict.fromkeys(row["engine"] for row in shown):
                 points = [(row[size], row[key]) for row in shown if row["engine"] == engine]
                 axis.loglog(*zip(*points, strict=True), marker="o", label=engine)
-            axis.set(title=series, xlabel=size.upper(), ylabel=label)
+            fixed = "n" if size == "k" else "k"
+            held = ", ".join(f"{fixed.upper()} = {v:,}" for v in sorted({r[fixed] for r in shown}))
+            axis.set(title=held, xlabel=size.upper(), ylabel=label)
             axis.xaxis.set_minor_formatter(NullFormatter())
             axis.grid(alpha=0.3)
     axes[0, 0].legend()
