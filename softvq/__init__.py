@@ -1,10 +1,13 @@
 """softvq: soft codebooks for generative models, with hard baselines and honest usage counts."""
 
 from .codebook import Codebook
+from .compressor import DocumentCompressor
 from .ddcl import DDCLCodebook
+from .ddcl_em import DDCLEMCodebook
 from .initialize import kmeans
 from .optim import two_timescale_groups
-from .output import CodebookOutput
+from .output import CodebookOutput, StackOutput
+from .stack import CodebookStack
 from .temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
 from .utilization import Utilization, UtilizationTracker
 from .vq import VQCodebook, VQEMACodebook
@@ -14,11 +17,15 @@ __version__ = "0.1.0"
 __all__ = [
     "Codebook",
     "CodebookOutput",
+    "CodebookStack",
     "CodesPerToken",
     "ConstantTemperature",
     "CriticalFraction",
     "DDCLCodebook",
+    "DDCLEMCodebook",
+    "DocumentCompressor",
     "Schedule",
+    "StackOutput",
     "Utilization",
     "UtilizationTracker",
     "VQCodebook",

@@ -78,6 +78,39 @@ def soft_quantize_attention(
     return _masked(code, mask)
 
 
+@torch.no_grad()
+def mean_shift(z: Tensor, codebook: Tensor, temperature: Tensor | float) -> Tensor:
+    """What pulls each prototype when the assignment is held: minus half the gradient of L_q.
+
+    Memory is that of :func:`soft_quantize_attention`.
+
+    Args:
+        z: (N, D) latents, float32 or float64.
+        codebook: (K, D) prototypes, same dtype.
+        temperature: T > 0, in units of squared distance.
+
+    Returns:
+        (K, D), ``sum_n q_nk (z_n - p_k)``, detached; zero at the fixed point of soft EM.
+
+    Example:
+        >>> prototypes = torch.tensor([[9.0, 0.0], [-9.0, 0.0]])
+        >>> mean_shift(torch.tensor([[8.0, 1.0], [8.0, 2.0]]), prototypes, 1.0)
+        tensor([[-2.,  3.],
+                [ 0.,  0.]])
+    """
+    z, codebook, _ = _centred(z, codebook)
+    query, key, _ = _operands(z, codebook, torch.as_tensor(temperature).to(z))
+    vectors = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)  # (N, D + 1)
+    sums = z.new_zeros(vectors.shape[1], codebook.shape[0])  # (D + 1, K), fastest to add to
+    for rows, logits, q in _blocks(z, codebook):
+        torch.mm(query[rows], key, out=logits)  # (R, K)
+        logits.sub_(logits.amax(dim=1, keepdim=True))
+        torch.threshold_(logits, *saturation(z.dtype))
+        torch.softmax(logits, dim=1, out=q)
+        sums.addmm_(vectors[rows].mT, q)
+    return sums[:-1].mT - sums[-1, :, None] * codebook
+
+
 # An operator of its own is one node to torch.compile and torch.export, whatever N, instead of a
 # loop that is unrolled for one N. Products write to given memory, which autocast leaves alone.
 @torch.library.custom_op(

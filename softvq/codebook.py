@@ -43,6 +43,8 @@ class Codebook(nn.Module):
 
     codebook: Tensor
     steps: Tensor
+    # Whether the decoder's gradient passes to the latents as if the code were the latent.
+    straight_through = False
 
     def __init__(
         self,
@@ -273,11 +275,14 @@ class Codebook(nn.Module):
 
     def _lookup(self, indices: Tensor) -> Tensor:
         """:meth:`decode` for indices known to be valid."""
-        vectors = self.codebook[indices.clamp_min(0)]  # (..., D)
-        vectors = torch.where((indices >= 0)[..., None], vectors, 0.0)
+        vectors = self._vectors(indices)  # (..., D)
         # A single index has no batch axis to keep in front.
         channel_first = self.channel_first and indices.dim() > 0
         return rearrange(vectors, "b ... d -> b d ...") if channel_first else vectors
+
+    def _vectors(self, indices: Tensor) -> Tensor:
+        """Prototypes (..., D), zero where the index is -1."""
+        return torch.where((indices >= 0)[..., None], self.codebook[indices.clamp_min(0)], 0.0)
 
     def _flatten(self, z: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Latents as (N, D) and mask as (N,), after checking both."""

@@ -111,13 +111,16 @@ class DDCLCodebook(Codebook):
         self.variance_weight = variance_weight
         self.usage_weight = usage_weight
         self.decay = decay
-        self.codebook = nn.Parameter(torch.randn(codebook_size, dim))
+        self._set_codebook(torch.randn(codebook_size, dim))
         start = self.controller.schedule(0)
         constant = isinstance(self.controller, ConstantTemperature)
         self.register_buffer("temperature", torch.tensor(start if constant else 1.0))
         self.register_buffer("covariance", torch.eye(dim))
         self.register_buffer("critical_temperature", torch.tensor(4.0 / variance_weight))
         self.register_buffer("running_usage", torch.full((codebook_size,), 1 / codebook_size))
+
+    def _set_codebook(self, codebook: Tensor) -> None:
+        self.codebook = nn.Parameter(codebook)
 
     def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> CodebookOutput:
         """Quantise softly; see :meth:`Codebook.forward`."""
@@ -141,22 +144,22 @@ class DDCLCodebook(Codebook):
             if self.usage_weight:
                 loss = loss + self.usage_weight * losses["usage_kl"]
             codes_per_token = (weights @ code.entropy).exp()
-            indices = self._indices_like(code.indices, z)
-            if hard:
-                quantized = self._lookup(indices).to(z.dtype)
-            else:
-                quantized = self._restore(code.quantized, z)
             if flat_mask is not None:
                 latents = torch.where(flat_mask[:, None], latents, 0.0)
+            flat = self._vectors(code.indices) if hard else code.quantized
         return CodebookOutput(
-            quantized=quantized,
-            indices=indices,
+            quantized=self._restore(self._route(flat, latents), z),
+            indices=self._indices_like(code.indices, z),
             loss=loss,
             losses=losses,
             codes_per_token=codes_per_token,
             usage=code.usage,
             latents=latents.detach(),
         )
+
+    def _route(self, quantized: Tensor, latents: Tensor) -> Tensor:
+        """Codes (N, D) with the gradient that the latents are to get from them."""
+        return quantized
 
     def _engine(self) -> Callable[..., SoftCode]:
         if self.engine == "auto":
@@ -185,6 +188,7 @@ class DDCLCodebook(Codebook):
         _, entropy, usage, mean, second = (sums / sums[0]).split(sizes)
         self._track(second.view(self.dim, self.dim) - mean.outer(mean), self.decay)
         self.running_usage.lerp_(usage.to(self.running_usage.dtype), 1 - self.decay)
+        self._move(batch)
         self._set_temperature(
             self.controller.next(
                 int(self.steps),
@@ -194,6 +198,9 @@ class DDCLCodebook(Codebook):
             )
         )
         self._restart(batch.tokens, self.running_usage)
+
+    def _move(self, batch: BatchStatistics) -> None:
+        """Learn prototypes from a batch; gradients do it here."""
 
     def _replace(self, rows: Tensor, vectors: Tensor, size: Tensor) -> None:
         super()._replace(rows, vectors, size)

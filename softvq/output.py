@@ -1,4 +1,4 @@
-"""The one return type of every codebook.
+"""What codebooks return.
 
 Shapes: ``...`` is the layout of the latents without their vector axis, N the number of vectors,
 D the vector size, K the codebook size.
@@ -8,14 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 
+class Triple:
+    """Unpacks to ``quantized, indices, loss``."""
+
+    quantized: Tensor
+    indices: Tensor | list[Tensor]
+    loss: Tensor
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.quantized, self.indices, self.loss))
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, item: int) -> Any:
+        return (self.quantized, self.indices, self.loss)[item]
+
+
 @dataclass(frozen=True, eq=False)
-class CodebookOutput:
+class CodebookOutput(Triple):
     """What a codebook returns; unpacks to ``quantized, indices, loss``.
 
     Attributes:
@@ -49,14 +66,39 @@ class CodebookOutput:
     usage: Tensor
     latents: Tensor
 
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter((self.quantized, self.indices, self.loss))
 
-    def __len__(self) -> int:
-        return 3
+@dataclass(frozen=True, eq=False)
+class StackOutput(Triple):
+    """What a :class:`softvq.CodebookStack` returns; unpacks to ``quantized, indices, loss``.
 
-    def __getitem__(self, item: int) -> Tensor:
-        return (self.quantized, self.indices, self.loss)[item]
+    Attributes:
+        quantized: The sum of all levels' codes, same shape and dtype as the latents given.
+        indices: int64, a tensor for each level, coarse to fine as the stack is; -1 where masked or
+            dropped. One tensor (..., L) where no level pools.
+        loss: Scalar, the sum of the levels' losses.
+        levels: The levels' own outputs, on what the levels before had left over.
+    """
+
+    quantized: Tensor
+    indices: Tensor | list[Tensor]
+    loss: Tensor
+    levels: tuple[CodebookOutput, ...]
+
+    @property
+    def losses(self) -> dict[str, Tensor]:
+        """Terms that all levels have, unweighted, each (L,)."""
+        names = [n for n in self.levels[0].losses if all(n in out.losses for out in self.levels)]
+        return {name: torch.stack([out.losses[name] for out in self.levels]) for name in names}
+
+    @property
+    def codes_per_token(self) -> Tensor:
+        """(L,), of each level."""
+        return torch.stack([out.codes_per_token for out in self.levels])
+
+    @property
+    def usage(self) -> list[Tensor]:
+        """Mean assignment of each level, (K_l,)."""
+        return [out.usage for out in self.levels]
 
 
 class BatchStatistics(NamedTuple):
@@ -102,5 +144,6 @@ def batch_statistics(outs: Sequence[CodebookOutput]) -> BatchStatistics:
     )
 
 
-# A pytree node, so that DDP, torch.export and torch.func see the tensors inside.
+# Pytree nodes, so that DDP, torch.export and torch.func see the tensors inside.
 torch.export.register_dataclass(CodebookOutput, serialized_type_name="softvq.CodebookOutput")
+torch.export.register_dataclass(StackOutput, serialized_type_name="softvq.StackOutput")

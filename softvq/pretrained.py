@@ -17,6 +17,7 @@ from .temperature import CodesPerToken, ConstantTemperature, CriticalFraction, S
 
 if TYPE_CHECKING:
     from .codebook import Codebook
+    from .stack import CodebookStack
 
 WEIGHTS = "codebook.safetensors"
 CONFIG = "config.json"
@@ -25,7 +26,7 @@ CONTROLLERS: dict[str, Any] = {
 }
 
 
-def config_of(codebook: Codebook) -> dict[str, Any]:
+def config_of(codebook: Codebook | CodebookStack) -> dict[str, Any]:
     """What builds an equal codebook, as plain values: its class and constructor's arguments.
 
     Raises:
@@ -37,6 +38,16 @@ def config_of(codebook: Codebook) -> dict[str, Any]:
         >>> config["class"], config["dim"], config["codebook_size"]
         ('VQCodebook', 4, 8)
     """
+    from .stack import CodebookStack
+
+    if isinstance(codebook, CodebookStack):
+        return {
+            "class": "CodebookStack",
+            "levels": [config_of(level) for level in codebook._levels()],
+            "pools": list(codebook.pools),
+            "level_dropout": codebook.level_dropout,
+            "channel_first": codebook.channel_first,
+        }
     if type(codebook) is not _codebooks().get(type(codebook).__name__):
         raise TypeError(
             f"only softvq's own codebooks, {sorted(_codebooks())}, can be loaded again, not a "
@@ -56,7 +67,7 @@ def config_of(codebook: Codebook) -> dict[str, Any]:
     return config
 
 
-def codebook_from(config: dict[str, Any]) -> Codebook:
+def codebook_from(config: dict[str, Any]) -> Codebook | CodebookStack:
     """A fresh codebook of a config of :func:`config_of`.
 
     Raises:
@@ -73,9 +84,11 @@ def codebook_from(config: dict[str, Any]) -> Codebook:
     if name not in _codebooks():
         raise ValueError(f"the config names the class {name!r}; known: {sorted(_codebooks())}")
     try:
+        if "levels" in arguments:
+            arguments["levels"] = [codebook_from(level) for level in arguments["levels"]]
         if "temperature" in arguments:
             arguments["temperature"] = _controller_from(**arguments["temperature"])
-        codebook: Codebook = _codebooks()[name](**arguments)
+        codebook: Codebook | CodebookStack = _codebooks()[name](**arguments)
     except TypeError as error:
         raise ValueError(
             f"the config of a {name} does not fit this version ({error}); "
@@ -85,9 +98,10 @@ def codebook_from(config: dict[str, Any]) -> Codebook:
 
 
 def _codebooks() -> dict[str, Any]:
-    from . import DDCLCodebook, VQCodebook, VQEMACodebook
+    from . import CodebookStack, DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook
 
-    return {kind.__name__: kind for kind in (DDCLCodebook, VQCodebook, VQEMACodebook)}
+    kinds = (DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook, CodebookStack)
+    return {kind.__name__: kind for kind in kinds}
 
 
 def _controller_from(schedule: dict[str, Any], **arguments: Any) -> Any:
@@ -97,7 +111,7 @@ def _controller_from(schedule: dict[str, Any], **arguments: Any) -> Any:
     return CONTROLLERS[name](schedule=Schedule(**schedule), **arguments)
 
 
-def save(codebook: Codebook, path: str | os.PathLike[str]) -> None:
+def save(codebook: Codebook | CodebookStack, path: str | os.PathLike[str]) -> None:
     """Write a codebook to a file that ends in ``.safetensors``, or into a folder.
 
     Args:
@@ -121,7 +135,7 @@ def save(codebook: Codebook, path: str | os.PathLike[str]) -> None:
     _replace({path / WEIGHTS: weights, path / CONFIG: (config + "\n").encode()})
 
 
-def load(path: str | os.PathLike[str]) -> Codebook:
+def load(path: str | os.PathLike[str]) -> Codebook | CodebookStack:
     """Read what :func:`save` wrote, in eval mode, on the CPU, not frozen.
 
     Args:
@@ -152,8 +166,10 @@ def load(path: str | os.PathLike[str]) -> Codebook:
         codebook = codebook_from(json.loads(text))
     except ValueError as error:
         raise ValueError(f"the config in {source} is damaged or unknown: {error}") from error
-    if "codebook" in tensors:
-        codebook = codebook.to(tensors["codebook"].dtype)
+    # A mixed stack is not made by any cast that a user could do at once.
+    prototypes = [value for name, value in tensors.items() if name.split(".")[-1] == "codebook"]
+    if prototypes:
+        codebook = codebook.to(prototypes[0].dtype)
     try:
         codebook.load_state_dict(tensors)
     except RuntimeError as error:

@@ -46,6 +46,7 @@ class VQCodebook(Codebook):
     """
 
     cluster_size: Tensor
+    straight_through = True
 
     def __init__(
         self,

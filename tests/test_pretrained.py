@@ -12,6 +12,7 @@ from softvq import (
     ConstantTemperature,
     CriticalFraction,
     DDCLCodebook,
+    DDCLEMCodebook,
     Schedule,
     VQCodebook,
     VQEMACodebook,
@@ -21,7 +22,7 @@ pytest.importorskip("safetensors", reason="codebooks on disk need safetensors")
 from safetensors.torch import save_file
 
 DIM, SIZE = 4, 9
-KINDS = [DDCLCodebook, VQCodebook, VQEMACodebook]
+KINDS = [DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 CONTROLLERS = [
     ConstantTemperature(Schedule(0.5)),

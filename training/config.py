@@ -62,6 +62,11 @@ class TrainConfig:
     steps: int | None = option(None, "Steps to train, instead of epochs.", minimum=1)
     batch_size: int = option(128, "Images per step.", minimum=1)
     lr: float = option(1e-3, "Learning rate of encoder and decoder (Adam).", above=0)
+    lr_schedule: str = option(
+        "cosine",
+        "Learning rates over the training: falling to zero as a half cosine, or constant.",
+        choices=("cosine", "constant"),
+    )
     epsilon: float | None = option(
         None,
         "Ratio of the encoder's to the prototypes' learning rate; default 0.03, for vq 1.",

@@ -81,6 +81,7 @@ class Trainer:
         self.model: VQVAE = build_model(self.model_config).to(self.device)
         self.model = self.model.to(memory_format=torch.channels_last).train()
         groups = two_timescale_groups(self.model, config.lr, config.timescale_ratio)
+        self.learning_rates = [group["lr"] for group in groups]
         self.optimizer = torch.optim.Adam(groups, fused=self.device.type != "mps")
         self.tracker = UtilizationTracker(self.model.codebook.codebook_size).to(self.device)
         # Losses in units of the data's variance: a weight then means the same for all data.
@@ -181,6 +182,7 @@ class Trainer:
             raise self._diverged(f"the loss became {values[0]}")
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        self._set_learning_rates()
         self.optimizer.step()
         try:
             self.model.codebook.after_step(output.code)
@@ -193,6 +195,14 @@ class Trainer:
         self.sums["steps"] = self.sums.get("steps", 0.0) + 1
         self.seconds += time.perf_counter() - start
         return float(values[0])
+
+    def _set_learning_rates(self) -> None:
+        """Of the step to come, a function of the step alone, so that a run resumes with them."""
+        factor = 1.0
+        if self.config.lr_schedule == "cosine":
+            factor = (1 + math.cos(math.pi * self.step / self.total_steps)) / 2
+        for group, lr in zip(self.optimizer.param_groups, self.learning_rates, strict=True):
+            group["lr"] = lr * factor
 
     def _flags(self) -> tuple[float, float]:
         """Whether the main process wants to save, and whether this one got a signal."""

@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softvq import Codebook, DDCLCodebook, UtilizationTracker, VQCodebook, VQEMACodebook
+from softvq import (
+    Codebook,
+    DDCLCodebook,
+    DDCLEMCodebook,
+    UtilizationTracker,
+    VQCodebook,
+    VQEMACodebook,
+)
 
 DIM, SIZE = 4, 9
 
@@ -148,15 +155,18 @@ class Ours(Adapter):
         return tracker.compute().counts
 
     def smooth(self, module: nn.Module) -> Callable[..., Any]:
-        if isinstance(module, DDCLCodebook):
+        if not module.straight_through:
             return lambda z: (module(z).quantized, module(z).loss)
         # The straight-through code is no function's derivative, and is not meant to be.
+        if isinstance(module, DDCLCodebook):
+            return lambda z: module(z).loss
         return lambda z: module(z).losses["commitment_loss"]
 
 
 OURS = (
     Ours(DDCLCodebook),
     Ours(DDCLCodebook, "DDCLCodebook, attention", engine="attention"),
+    Ours(DDCLEMCodebook),
     Ours(VQCodebook),
     Ours(VQEMACodebook),
 )

@@ -4,10 +4,15 @@ import functools
 
 import torch
 
-from softvq import DDCLCodebook, VQCodebook, VQEMACodebook
+from softvq import DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook
 
 DIM, SIZE = 4, 9
-KINDS = {"ddcl": DDCLCodebook, "vq": VQCodebook, "vq-ema": VQEMACodebook}
+KINDS = {
+    "ddcl": DDCLCodebook,
+    "ddcl-em": DDCLEMCodebook,
+    "vq": VQCodebook,
+    "vq-ema": VQEMACodebook,
+}
 
 
 @functools.cache
