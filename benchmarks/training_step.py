@@ -20,10 +20,11 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from models import VQVAE, build_model
+from models import build_model
 from softvq import two_timescale_groups
 from training.checkpoint import write_atomic
-from training.config import QUANTIZERS, TrainConfig
+from training.config import TrainConfig
+from training.options import QUANTIZERS
 
 
 class Case:
@@ -31,11 +32,11 @@ class Case:
 
     def __init__(self, quantizer: str, images: torch.Tensor) -> None:
         config = TrainConfig(quantizer=quantizer)
-        self.model: VQVAE = build_model(config.model_config(total_steps=10_000))
+        self.model = build_model(config.model_config(total_steps=10_000))
         self.model = self.model.to(memory_format=torch.channels_last)
         groups = two_timescale_groups(self.model, config.lr, config.timescale_ratio)
         self.optimizer = torch.optim.Adam(groups, fused=True)
-        self.model.codebook.initialize(self.model.encode(images).detach())
+        self.model.initialize([images])
         self.seconds: list[float] = []
 
     def step(self, images: torch.Tensor) -> None:
@@ -46,7 +47,7 @@ class Case:
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
-        self.model.codebook.after_step(code)
+        self.model.after_step(code)
         self.seconds.append(time.perf_counter() - start)
 
 

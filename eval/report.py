@@ -14,6 +14,7 @@ from tqdm import tqdm
 from training.datasets import to_float
 from training.evaluate import evaluate_split, squared_error_sums
 
+from .levels import level_ablation
 from .run import open_run
 
 SSIM_WINDOW = 11
@@ -109,21 +110,27 @@ def evaluate_run(
     height, width = images.shape[2:]
     with torch.no_grad():
         sample = to_float(images[:1].to(next(model.parameters()).device))
-        tokens = model.encode(sample)[0, 0].numel()
+        tokens = [part.numel() for part in model.split(model.tokens(sample))]
+    if len(tokens) > 1:
+        ablation = level_ablation(model, images, batch_size=batch_size)
+        levels = zip(ablation, figures["levels"], strict=True)
+        figures["levels"] = [added | measured for added, measured in levels]
     return {
         "checkpoint": str(path),
         "quantizer": config.quantizer,
         "dataset": dataset,
         "test_images": len(images),
         "step": state["step"],
-        "codebook_size": config.codebook_size,
+        "codebook_size": [level.codebook_size for level in model.levels]
+        if len(tokens) > 1
+        else config.codebook_size,
         "codebook_dim": config.codebook_dim,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "tokens_per_image": tokens,
+        "tokens_per_image": sum(tokens),
         "ssim_soft": None,
         "ssim_argmax": None,
         **figures,
-        **rates(figures, config.codebook_size, tokens, height * width),
+        **rates(figures, config.codebook_sizes, tokens, height * width),
         "versions": {
             "torch": str(torch.__version__),
             "scikit-image": version("scikit-image"),
@@ -132,12 +139,18 @@ def evaluate_run(
 
 
 def rates(
-    figures: dict[str, Any], codebook_size: int, tokens: int, pixels: int
+    figures: dict[str, Any], codebook_sizes: list[int], tokens: list[int], pixels: int
 ) -> dict[str, float | None]:
     """Bits of the tokens, and how much of L_q is variance; None where there are no tokens.
 
+    Args:
+        figures: Those of a split.
+        codebook_sizes: K of each level.
+        tokens: Tokens of an image on each level.
+        pixels: Of an image.
+
     Example:
-        >>> rates({"perplexity": 4.0, "variance": 1.0, "loss_q": 2.0}, 8, 64, 1024)
+        >>> rates({"perplexity": 4.0, "variance": 1.0, "loss_q": 2.0}, [8], [64], 1024)
         ... # doctest: +NORMALIZE_WHITESPACE
         {'bits_per_token': 3.0, 'entropy_bits_per_token': 2.0, 'bits_per_pixel': 0.1875,
          'variance_share': 0.5}
@@ -146,11 +159,13 @@ def rates(
         return dict.fromkeys(
             ("bits_per_token", "entropy_bits_per_token", "bits_per_pixel", "variance_share")
         )
-    bits = math.log2(codebook_size)
+    perplexities = [level["perplexity"] for level in figures.get("levels", [figures])]
+    bits = sum(n * math.log2(size) for n, size in zip(tokens, codebook_sizes, strict=True))
+    entropy = sum(n * math.log2(max(p, 1.0)) for n, p in zip(tokens, perplexities, strict=True))
     return {
-        "bits_per_token": bits,
-        "entropy_bits_per_token": math.log2(max(figures["perplexity"], 1.0)),
-        "bits_per_pixel": bits * tokens / pixels,
+        "bits_per_token": bits / sum(tokens),
+        "entropy_bits_per_token": entropy / sum(tokens),
+        "bits_per_pixel": bits / pixels,
         "variance_share": figures["variance"] / max(figures["loss_q"], 1e-30),
     }
 
@@ -173,8 +188,10 @@ LINES = (
 
 def format_report(figures: dict[str, Any]) -> str:
     """The figures as text, soft and argmax side by side."""
+    sizes = figures["codebook_size"]
+    sizes = " + ".join(map(str, sizes)) if isinstance(sizes, list) else sizes
     lines = [
-        f"{figures['quantizer']}, K = {figures['codebook_size']}, D = {figures['codebook_dim']}, "
+        f"{figures['quantizer']}, K = {sizes}, D = {figures['codebook_dim']}, "
         f"{figures['tokens_per_image']} tokens per image, step {figures['step']}",
         f"{figures['checkpoint']} on {figures['test_images']} test images of {figures['dataset']}",
         "",
@@ -186,9 +203,38 @@ def format_report(figures: dict[str, Any]) -> str:
         lines.append(f"{label:34}" + "".join(f"{cell:>12}" for cell in cells))
     lines.append("")
     lines += [f"{label:34}{_cell(figures[key], form):>12}" for label, key, form in LINES]
+    if "levels" in figures:
+        lines += ["", *format_levels(figures["levels"])]
     lines.append("")
     lines.append("A soft code is a continuous latent: compare argmax with argmax, at equal bits.")
     return "\n".join(lines)
+
+
+# (heading, key, format)
+LEVEL_COLUMNS = (
+    ("K", "codebook_size", "6d"),
+    ("tokens", "tokens_per_image", "6d"),
+    ("used", "utilization", "6.1%"),
+    ("perpl.", "perplexity", "7.1f"),
+    ("codes/token", "codes_per_token", "11.3f"),
+    ("T/T_c", "temperature_ratio", "7.4f"),
+    ("PSNR so far", "prefix_psnr", "11.2f"),
+    ("bpp so far", "prefix_bits_per_pixel", "10.4f"),
+    ("dB lost without", "psnr_drop_without", "15.2f"),
+)
+
+
+def format_levels(levels: list[dict[str, Any]]) -> list[str]:
+    """A table: a line for each level, coarse first."""
+    heads = [f"{head:>{int(form.split('.')[0].rstrip('df%'))}}" for head, _, form in LEVEL_COLUMNS]
+    lines = [" ".join(["level", *heads])]
+    for number, level in enumerate(levels, start=1):
+        cells = [
+            "-".rjust(len(head)) if level[key] is None else format(level[key], form)
+            for head, (_, key, form) in zip(heads, LEVEL_COLUMNS, strict=True)
+        ]
+        lines.append(" ".join([f"{number:5d}", *cells]))
+    return lines
 
 
 def _cell(value: Any, form: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from models import VQVAE
+from models import ImageTokenizer
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
 from training.datasets import load_splits
@@ -29,7 +29,7 @@ class Run(NamedTuple):
     path: Path
     state: dict[str, Any]
     config: TrainConfig
-    model: VQVAE
+    model: ImageTokenizer
     dataset: str
     test_images: Tensor
 

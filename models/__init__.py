@@ -3,13 +3,18 @@
 from .build import build_model
 from .identity import IdentityCodebook
 from .layers import ConvDecoder, ConvEncoder
-from .vqvae import VQVAE, VQVAEOutput
+from .tokenizer import ImageTokenizer, ImageTokenizerOutput, Tokens
+from .vqvae import VQVAE
+from .vqvae2 import VQVAE2
 
 __all__ = [
     "VQVAE",
+    "VQVAE2",
     "ConvDecoder",
     "ConvEncoder",
     "IdentityCodebook",
-    "VQVAEOutput",
+    "ImageTokenizer",
+    "ImageTokenizerOutput",
+    "Tokens",
     "build_model",
 ]

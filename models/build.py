@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import nn
+
 from softvq import (
     Codebook,
+    CodebookStack,
     CodesPerToken,
     ConstantTemperature,
     CriticalFraction,
     DDCLCodebook,
+    DDCLEMCodebook,
     Schedule,
     VQCodebook,
     VQEMACodebook,
 )
 
 from .identity import IdentityCodebook
-from .layers import ConvDecoder, ConvEncoder
+from .layers import ConvDecoder, ConvEncoder, DoublingDecoder, HalvingEncoder
+from .tokenizer import ImageTokenizer
 from .vqvae import VQVAE
+from .vqvae2 import VQVAE2
 
 CONTROLLERS: dict[str, Callable[[Schedule], Any]] = {
     "constant": ConstantTemperature,
@@ -27,6 +33,7 @@ CONTROLLERS: dict[str, Callable[[Schedule], Any]] = {
 }
 
 DEFAULTS: dict[str, Any] = {
+    "architecture": "vqvae",
     "in_channels": 3,
     "hidden_channels": 128,
     "residual_channels": 64,
@@ -35,6 +42,9 @@ DEFAULTS: dict[str, Any] = {
     "quantizer": "ddcl",
     "codebook_size": 512,
     "codebook_dim": 64,
+    "level_pools": None,
+    "level_sizes": None,
+    "level_dropout": 0.0,
     "commitment": 0.25,
     "usage_weight": 0.0,
     "temperature_mode": "codes",
@@ -48,21 +58,26 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def build_model(config: Mapping[str, Any]) -> VQVAE:
-    """Build a VQ-VAE.
+def build_model(config: Mapping[str, Any]) -> ImageTokenizer:
+    """Build a model.
 
     Args:
         config: Any of the keys of :data:`DEFAULTS`; the rest take their values there.
+            ``architecture`` is ``"vqvae"`` or ``"vqvae2"``. With ``level_pools``, a pooling factor
+            for each level, a VQ-VAE quantises by a stack of codebooks. ``level_sizes``, the
+            number of codes of each level, is ``codebook_size`` for all by default.
 
     Returns:
         A model with fresh weights.
 
     Raises:
-        ValueError: If a key or the name of a quantizer is unknown.
+        ValueError: If a key or a name is unknown, or the levels do not fit together.
 
     Example:
-        >>> build_model({"quantizer": "vq", "codebook_size": 64}).codebook.codebook_size
+        >>> build_model({"quantizer": "vq", "codebook_size": 64}).levels[0].codebook_size
         64
+        >>> len(build_model({"level_pools": [4, 2, 1]}).levels)
+        3
     """
     unknown = sorted(set(config) - set(DEFAULTS))
     if unknown:
@@ -70,41 +85,100 @@ def build_model(config: Mapping[str, Any]) -> VQVAE:
             f"unknown keys in the model's config: {unknown}; known: {sorted(DEFAULTS)}"
         )
     full = DEFAULTS | dict(config)
-    quantizer = full["quantizer"]
-    if quantizer not in QUANTIZERS:
-        raise ValueError(f"unknown quantizer {quantizer!r}; known: {sorted(QUANTIZERS)}")
-    shape = (
-        full["in_channels"],
-        full["codebook_dim"],
-        full["hidden_channels"],
-        full["residual_channels"],
-        full["residual_blocks"],
-    )
+    for key, known in (("quantizer", QUANTIZERS), ("architecture", ARCHITECTURES)):
+        if full[key] not in known:
+            raise ValueError(f"unknown {key} {full[key]!r}; known: {sorted(known)}")
+    return ARCHITECTURES[full["architecture"]](full)
+
+
+def _vqvae(config: dict[str, Any]) -> VQVAE:
+    hidden, shape = config["hidden_channels"], _blocks(config)
+    channels = config["in_channels"], config["codebook_dim"]
     return VQVAE(
-        ConvEncoder(*shape),
-        QUANTIZERS[quantizer](full),
-        ConvDecoder(*shape),
-        normalize_latents=full["normalize_latents"],
+        ConvEncoder(*channels, hidden, *shape),
+        _codebook(config),
+        ConvDecoder(*channels, hidden, *shape),
+        normalize_latents=config["normalize_latents"],
     )
 
 
-def _ddcl(config: dict[str, Any]) -> Codebook:
-    schedule = Schedule(
-        config["temperature_start"],
-        config["temperature_end"],
-        steps=config["temperature_steps"],
-        hold=config["temperature_hold_steps"],
+def _vqvae2(config: dict[str, Any]) -> VQVAE2:
+    hidden, dim, shape = config["hidden_channels"], config["codebook_dim"], _blocks(config)
+    if config["level_pools"] is not None:
+        raise ValueError("a VQ-VAE-2 has its two levels by itself: level_pools must be None")
+    top, bottom = _level_configs(config, 2, channel_first=True)
+    return VQVAE2(
+        ConvEncoder(config["in_channels"], hidden, hidden, *shape),
+        HalvingEncoder(hidden, dim, hidden, *shape),
+        QUANTIZERS[config["quantizer"]](top),
+        DoublingDecoder(hidden, dim, hidden, *shape),
+        nn.Conv2d(2 * hidden, dim, 1),
+        QUANTIZERS[config["quantizer"]](bottom),
+        nn.ConvTranspose2d(dim, dim, 4, stride=2, padding=1),
+        ConvDecoder(config["in_channels"], 2 * dim, hidden, *shape),
+        normalize_latents=config["normalize_latents"],
+        level_dropout=config["level_dropout"],
     )
-    return DDCLCodebook(
-        config["codebook_dim"],
-        config["codebook_size"],
-        temperature=CONTROLLERS[config["temperature_mode"]](schedule),
-        commitment=config["commitment"],
-        usage_weight=config["usage_weight"],
-        restart_threshold=config["restart_threshold"],
-        seed=config["seed"],
+
+
+def _blocks(config: dict[str, Any]) -> tuple[int, int]:
+    return config["residual_channels"], config["residual_blocks"]
+
+
+def _codebook(config: dict[str, Any]) -> Codebook | CodebookStack:
+    pools = config["level_pools"]
+    if pools is None:
+        if config["level_sizes"] is not None or config["level_dropout"]:
+            raise ValueError("level_sizes and level_dropout need level_pools: there is one level")
+        return QUANTIZERS[config["quantizer"]](config)
+    levels = _level_configs(config, len(pools), channel_first=False)
+    return CodebookStack(
+        [QUANTIZERS[config["quantizer"]](level) for level in levels],
+        pools,
+        level_dropout=config["level_dropout"],
         channel_first=True,
     )
+
+
+def _level_configs(config: dict[str, Any], count: int, channel_first: bool) -> list[dict[str, Any]]:
+    """The config of each level: another size, another seed."""
+    sizes = config["level_sizes"] or [config["codebook_size"]] * count
+    if len(sizes) != count or config["quantizer"] == "none":
+        raise ValueError(
+            f"{count} levels need a size each, and a quantizer; got level_sizes {sizes} and "
+            f"quantizer {config['quantizer']!r}"
+        )
+    return [
+        config
+        | {"codebook_size": size, "seed": config["seed"] + number, "channel_first": channel_first}
+        for number, size in enumerate(sizes)
+    ]
+
+
+def _ddcl(kind: type[DDCLCodebook]) -> Callable[[dict[str, Any]], Codebook]:
+    def build(config: dict[str, Any]) -> Codebook:
+        # A level of few codes starts, and ends, at no more than it has.
+        in_codes = config["temperature_mode"] == "codes"
+        most = max(1.0, config["codebook_size"]) if in_codes else float("inf")
+        end = config["temperature_end"]
+        schedule = Schedule(
+            min(config["temperature_start"], most),
+            None if end is None else min(end, most),
+            steps=config["temperature_steps"],
+            hold=config["temperature_hold_steps"],
+        )
+        return kind(
+            config["codebook_dim"],
+            config["codebook_size"],
+            temperature=CONTROLLERS[config["temperature_mode"]](schedule),
+            commitment=config["commitment"],
+            usage_weight=config["usage_weight"],
+            restart_threshold=config["restart_threshold"],
+            seed=config["seed"],
+            channel_first=config.get("channel_first", True),
+        )
+
+    return build
 
 
 def _vq(kind: type[VQCodebook]) -> Callable[[dict[str, Any]], Codebook]:
@@ -116,15 +190,21 @@ def _vq(kind: type[VQCodebook]) -> Callable[[dict[str, Any]], Codebook]:
             decay=config["decay"],
             restart_threshold=config["restart_threshold"],
             seed=config["seed"],
-            channel_first=True,
+            channel_first=config.get("channel_first", True),
         )
 
     return build
 
 
 QUANTIZERS: dict[str, Callable[[dict[str, Any]], Codebook]] = {
-    "ddcl": _ddcl,
+    "ddcl": _ddcl(DDCLCodebook),
+    "ddcl-em": _ddcl(DDCLEMCodebook),
     "vq": _vq(VQCodebook),
     "vq-ema": _vq(VQEMACodebook),
     "none": lambda config: IdentityCodebook(config["codebook_dim"], channel_first=True),
+}
+
+ARCHITECTURES: dict[str, Callable[[dict[str, Any]], ImageTokenizer]] = {
+    "vqvae": _vqvae,
+    "vqvae2": _vqvae2,
 }

@@ -101,3 +101,58 @@ class ConvDecoder(nn.Sequential):
             nn.ReLU(inplace=True),
             nn.ConvTranspose2d(hidden_channels // 2, out_channels, 4, stride=2, padding=1),
         )
+
+
+class HalvingEncoder(nn.Sequential):
+    """Features (B, C, h, w) to latents of half the resolution (B, D, h/2, w/2).
+
+    Args:
+        in_channels: C.
+        dim: D, channels of the latents.
+        hidden_channels: Width of the network.
+        residual_channels: Width inside a residual block.
+        residual_blocks: Number of blocks.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        dim: int,
+        hidden_channels: int,
+        residual_channels: int,
+        residual_blocks: int,
+    ) -> None:
+        super().__init__(
+            nn.ReLU(),  # not in place: the features go elsewhere, too
+            nn.Conv2d(in_channels, hidden_channels, 4, stride=2, padding=1),  # h/2
+            *(ResidualBlock(hidden_channels, residual_channels) for _ in range(residual_blocks)),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(hidden_channels, dim, 1),  # (B, D, h/2, w/2)
+        )
+
+
+class DoublingDecoder(nn.Sequential):
+    """Codes (B, D, h, w) to features of twice the resolution (B, C, 2h, 2w).
+
+    Args:
+        out_channels: C.
+        dim: D, channels of the codes.
+        hidden_channels: Width of the network.
+        residual_channels: Width inside a residual block.
+        residual_blocks: Number of blocks.
+    """
+
+    def __init__(
+        self,
+        out_channels: int,
+        dim: int,
+        hidden_channels: int,
+        residual_channels: int,
+        residual_blocks: int,
+    ) -> None:
+        super().__init__(
+            nn.Conv2d(dim, hidden_channels, 3, padding=1),
+            *(ResidualBlock(hidden_channels, residual_channels) for _ in range(residual_blocks)),
+            nn.ReLU(inplace=True),
+            nn.ConvTranspose2d(hidden_channels, out_channels, 4, stride=2, padding=1),
+        )

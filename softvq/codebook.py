@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from einops import rearrange
@@ -14,12 +12,10 @@ from .distributed import gathered
 from .functional import exporting, nearest_codes
 from .initialize import kmeans
 from .output import BatchStatistics, CodebookOutput, batch_statistics
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from .pretrained import Pretrained
 
 
-class Codebook(nn.Module):
+class Codebook(Pretrained, nn.Module):
     """Base of all codebooks.
 
     ``forward`` changes no state, in train or eval mode, and holds no collective. All that moves
@@ -172,35 +168,6 @@ class Codebook(nn.Module):
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """Alias of :meth:`decode`, the name that vector-quantize-pytorch uses."""
         return self.decode(indices)
-
-    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
-        """Write weights and config with safetensors.
-
-        Args:
-            path: A file that ends in ``.safetensors``, or a folder.
-        """
-        from .pretrained import save
-
-        save(self, path)
-
-    @classmethod
-    def from_pretrained(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what :meth:`save_pretrained` wrote, in eval mode, on the CPU, not frozen.
-
-        Args:
-            path: The file or the folder.
-
-        Raises:
-            FileNotFoundError: If there is none.
-            TypeError: If it holds a codebook of another class; ``Codebook`` takes any.
-            ValueError: If it is damaged, or not softvq's.
-        """
-        from .pretrained import load
-
-        codebook = load(path)
-        if not isinstance(codebook, cls):
-            raise TypeError(f"{path} holds a {type(codebook).__name__}, not a {cls.__name__}")
-        return codebook
 
     def freeze(self) -> None:
         """Stop the prototypes from changing; gradients still reach the encoder."""

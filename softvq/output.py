@@ -66,6 +66,11 @@ class CodebookOutput(Triple):
     usage: Tensor
     latents: Tensor
 
+    @property
+    def levels(self) -> tuple[CodebookOutput, ...]:
+        """Itself alone, so that one level reads like several."""
+        return (self,)
+
 
 @dataclass(frozen=True, eq=False)
 class StackOutput(Triple):

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from .temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from .codebook import Codebook
     from .stack import CodebookStack
 
@@ -24,6 +26,35 @@ CONFIG = "config.json"
 CONTROLLERS: dict[str, Any] = {
     kind.__name__: kind for kind in (CodesPerToken, ConstantTemperature, CriticalFraction)
 }
+
+
+class Pretrained:
+    """Saving and loading, for codebooks and stacks of them."""
+
+    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
+        """Write weights and config with safetensors.
+
+        Args:
+            path: A file that ends in ``.safetensors``, or a folder.
+        """
+        save(self, path)  # type: ignore[arg-type]
+
+    @classmethod
+    def from_pretrained(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what :meth:`save_pretrained` wrote, in eval mode, on the CPU, not frozen.
+
+        Args:
+            path: The file or the folder.
+
+        Raises:
+            FileNotFoundError: If there is none.
+            TypeError: If it holds a codebook of another class; ``Codebook`` takes any single one.
+            ValueError: If it is damaged, or not softvq's.
+        """
+        loaded = load(path)
+        if not isinstance(loaded, cls):
+            raise TypeError(f"{path} holds a {type(loaded).__name__}, not a {cls.__name__}")
+        return loaded
 
 
 def config_of(codebook: Codebook | CodebookStack) -> dict[str, Any]:
@@ -43,7 +74,7 @@ def config_of(codebook: Codebook | CodebookStack) -> dict[str, Any]:
     if isinstance(codebook, CodebookStack):
         return {
             "class": "CodebookStack",
-            "levels": [config_of(level) for level in codebook._levels()],
+            "levels": [config_of(level) for level in codebook.codebooks],
             "pools": list(codebook.pools),
             "level_dropout": codebook.level_dropout,
             "channel_first": codebook.channel_first,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from einops import rearrange
@@ -13,12 +11,10 @@ from torch import Tensor, nn
 from .codebook import Codebook, compute_dtype
 from .output import StackOutput
 from .pooling import grid_shape, pool, unpool
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from .pretrained import Pretrained
 
 
-class CodebookStack(nn.Module):
+class CodebookStack(Pretrained, nn.Module):
     """Codebooks of several levels; the code is the sum of theirs.
 
     Level l averages what the levels before it left over into blocks of ``pools[l]`` places along
@@ -87,9 +83,14 @@ class CodebookStack(nn.Module):
         self.dim = levels[0].dim
 
     @property
+    def codebooks(self) -> tuple[Codebook, ...]:
+        """The levels, as a tuple with their type."""
+        return tuple(self.levels)  # type: ignore[arg-type]
+
+    @property
     def codebook_sizes(self) -> tuple[int, ...]:
         """K of each level."""
-        return tuple(level.codebook_size for level in self._levels())
+        return tuple(level.codebook_size for level in self.codebooks)
 
     def extra_repr(self) -> str:
         """For ``print(model)``."""
@@ -118,7 +119,7 @@ class CodebookStack(nn.Module):
         total = torch.zeros_like(residual)
         kept = self._kept_levels(residual)
         outs = []
-        for number, (level, factor) in enumerate(zip(self._levels(), self.pools, strict=True)):
+        for number, (level, factor) in enumerate(zip(self.codebooks, self.pools, strict=True)):
             seen = _masked_items(residual, mask, kept, number)
             cells, cell_mask = pool(residual, factor, seen)
             out = level(cells, cell_mask, hard=hard)
@@ -147,7 +148,7 @@ class CodebookStack(nn.Module):
         """Move every level's state; see :meth:`Codebook.after_step`."""
         if not outs:
             raise TypeError("after_step needs what forward returned: after_step(out)")
-        for number, level in enumerate(self._levels()):
+        for number, level in enumerate(self.codebooks):
             level.after_step(*(out.levels[number] for out in outs))
 
     @torch.no_grad()
@@ -163,7 +164,7 @@ class CodebookStack(nn.Module):
         """
         residual, mask = self._grid(z, mask)
         indices = []
-        for level, factor in zip(self._levels(), self.pools, strict=True):
+        for level, factor in zip(self.codebooks, self.pools, strict=True):
             cells, cell_mask = pool(residual, factor, mask)
             indices.append(level.encode(cells, cell_mask))
             code = level.decode(indices[-1]).to(residual.dtype)
@@ -190,12 +191,26 @@ class CodebookStack(nn.Module):
             TypeError: If the indices are not integers.
         """
         parts = self._split(indices)
-        shape = grid_shape([part.shape for part in parts], self.pools, shape)
-        total: Tensor | None = None
-        for part, level, factor in zip(parts, self._levels(), self.pools, strict=False):
-            code = unpool(level.decode(part), factor, shape)
-            total = code if total is None else total + code
-        assert total is not None
+        codes = [level.decode(part) for part, level in zip(parts, self.codebooks, strict=False)]
+        return self.combine(codes, shape)
+
+    def combine(self, codes: Sequence[Tensor], shape: Sequence[int] | None = None) -> Tensor:
+        """Sum of the levels' vectors, each spread over its block.
+
+        Args:
+            codes: (B, *cells, D) for each level, or for the first ones.
+            shape: As in :meth:`decode`.
+
+        Returns:
+            (B, *shape, D), or (B, D, *shape) with ``channel_first``.
+
+        Raises:
+            ValueError: As :meth:`decode`.
+        """
+        shape = grid_shape([code.shape[:-1] for code in codes], self.pools, shape)
+        total = unpool(codes[0], self.pools[0], shape)
+        for code, factor in zip(codes[1:], self.pools[1:], strict=False):
+            total = total + unpool(code, factor, shape)
         return self._in_layout(total)
 
     def get_codes_from_indices(self, indices: Tensor | Sequence[Tensor]) -> Tensor:
@@ -204,7 +219,7 @@ class CodebookStack(nn.Module):
 
     def freeze(self) -> None:
         """Stop the prototypes of all levels from changing."""
-        for level in self._levels():
+        for level in self.codebooks:
             level.freeze()
 
     @torch.no_grad()
@@ -235,7 +250,7 @@ class CodebookStack(nn.Module):
                 f"{len(batches)} and {len(masks)}"
             )
         grids = [self._grid(z, m) for z, m in zip(batches, masks, strict=True)]
-        for number, (level, factor) in enumerate(zip(self._levels(), self.pools, strict=True)):
+        for number, (level, factor) in enumerate(zip(self.codebooks, self.pools, strict=True)):
             pooled = [pool(residual, factor, m) for residual, m in grids]
             cells = [cell for cell, _ in pooled]
             given = [m for _, m in pooled if m is not None] or None
@@ -244,27 +259,6 @@ class CodebookStack(nn.Module):
                 (residual - unpool(level(*cell).quantized, factor, residual.shape[1:-1]), m)
                 for (residual, m), cell in zip(grids, pooled, strict=True)
             ]
-
-    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
-        """Write weights and config with safetensors; see :meth:`Codebook.save_pretrained`."""
-        from .pretrained import save
-
-        save(self, path)
-
-    @classmethod
-    def from_pretrained(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what :meth:`save_pretrained` wrote; see :meth:`Codebook.from_pretrained`."""
-        from .pretrained import load
-
-        stack: Any = load(path)
-        if not isinstance(stack, cls):
-            raise TypeError(f"{path} holds a {type(stack).__name__}, not a {cls.__name__}")
-        return stack
-
-    def _levels(self) -> Iterator[Codebook]:
-        for level in self.levels:
-            assert isinstance(level, Codebook)
-            yield level
 
     def _grid(self, z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Latents, the vector axis last, zero where masked, in the dtype of distances."""
@@ -279,7 +273,7 @@ class CodebookStack(nn.Module):
                 f"got shape {tuple(z.shape)}"
             )
         z = rearrange(z, "b d ... -> b ... d") if self.channel_first else z  # (..., D)
-        z = z.to(compute_dtype(z, *(level.codebook for level in self._levels())))
+        z = z.to(compute_dtype(z, *(level.codebook for level in self.codebooks)))
         if mask is not None:
             if mask.dtype != torch.bool or mask.shape != z.shape[:-1]:
                 raise (TypeError if mask.dtype != torch.bool else ValueError)(

@@ -70,10 +70,15 @@ def assert_agree(inputs, mask, value_tolerance, gradient_tolerance):
     assert (gap <= value_tolerance * largest).all()
     assert torch.equal(dense.indices < 0, ours.indices < 0)
 
+    # Logits are as large as d / T and rounded to as many digits, which no engine can get back: at
+    # a thousandth of the mean distance float32 knows assignments to about 1e-4.
+    rounding = 4 * torch.finfo(z.dtype).eps * largest / float(temperature)
+    gradient_tolerance = max(gradient_tolerance, rounding)
+    # Both in one unit: a latent's gradient is what is left of those of its prototypes.
+    scale = max(grad.abs().max().item() for grad in dense_grads[:2] if grad.numel())
     for reference, gradient in zip(dense_grads[:2], our_grads[:2], strict=True):
         if reference.numel():
-            scale = reference.abs().max().clamp_min(1e-30)
-            assert (reference - gradient).abs().max() <= gradient_tolerance * scale
+            assert (reference - gradient).abs().max() <= gradient_tolerance * max(scale, 1e-30)
     # In T the gradients of all tokens cancel; as d loss / d log T they compare with
     # those of the latents.
     centred = z - p.mean(dim=0)

@@ -13,7 +13,7 @@ from small_runs import command
 
 import train
 from models import build_model
-from models.build import CONTROLLERS
+from models.build import ARCHITECTURES, CONTROLLERS
 from models.build import QUANTIZERS as BUILDERS
 from training.config import PRESETS, QUANTIZERS, TrainConfig
 from training.errors import UserError
@@ -24,6 +24,7 @@ OPTIONS = {option.name: option for option in train.main.params}
 COMPANIONS = {
     "temperature_until": {"temperature_hold": 0.0},
     "temperature_hold": {"temperature_until": 1.0},
+    "level_dropout": {"levels": 2},
 }
 
 
@@ -87,7 +88,7 @@ def test_an_option_that_would_do_nothing_is_refused(called, quantizer, words):
 def test_more_codes_per_token_than_codes_are_refused():
     with pytest.raises(UserError, match="more codes than there are"):
         TrainConfig(codebook_size=8, temperature_start=9.0)
-    assert TrainConfig(codebook_size=2).temperatures == (2, 1.3)
+    assert TrainConfig(codebook_size=2).temperatures == (2, 1.05)
 
 
 @pytest.mark.parametrize("name", ["lr", "temperature_start", "commitment"])
@@ -104,10 +105,11 @@ def test_no_options_are_the_dataclass_defaults(called):
 
 def test_every_option_reaches_its_field(called):
     given: dict[str, Any] = {
-        "quantizer": "vq-ema", "dataset": "folder", "data_dir": "images", "out": "runs/x",
-        "seed": 3, "epochs": 4, "steps": 5, "batch_size": 6, "lr": 0.07, "epsilon": 0.08,
-        "limit_train": 9, "limit_test": 10, "image_size": 12, "augment": False,
-        "hidden_channels": 13, "residual_channels": 14, "residual_blocks": 15,
+        "quantizer": "vq-ema", "recipe": "paper", "dataset": "folder", "data_dir": "images", "out": "runs/x",
+        "seed": 3, "epochs": 4, "steps": 5, "batch_size": 6, "lr": 0.07, "lr_schedule": "constant", "epsilon": 0.08,
+        "limit_train": 9, "limit_test": 10, "image_size": 16, "augment": False,
+        "architecture": "vqvae2", "levels": 2, "level_pool": None, "level_sizes": "16,17",
+        "level_dropout": 0.5, "hidden_channels": 13, "residual_channels": 14, "residual_blocks": 15,
         "codebook_size": 16, "codebook_dim": 17, "normalize_latents": False, "init": "random",
         "commitment": 0.18, "usage_weight": 0.19, "temperature_mode": "critical",
         "temperature_start": 0.21, "temperature_end": 0.022, "temperature_hold": 0.23,
@@ -115,7 +117,10 @@ def test_every_option_reaches_its_field(called):
         "device": "cpu", "compile": True,
     }  # fmt: skip
     assert set(given) == set(FIELDS)
-    assert all(value != FIELDS[name].default for name, value in given.items())
+    given["level_pool"] = "2,1"
+    given["architecture"] = "vqvae"
+    same = {name for name, value in given.items() if value == FIELDS[name].default}
+    assert same == {"architecture"}  # the other one has no level_pool
     # Options of the other quantizers, which the command line refuses, reach it from code only.
     foreign = {
         n: FIELDS[n].default for n, s in FIELDS.items() if "vq-ema" not in s.metadata["only"]
@@ -221,10 +226,19 @@ def test_what_is_no_number_is_refused(called, value):
 
 def test_options_that_do_not_go_together(called):
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"image_size": 30}, "multiple of 4, got 30"),
+        ({"image_size": 30}, "multiple of 4 for vqvae, got 30"),
         ({"temperature_hold": 0.8, "temperature_until": 0.7}, "0.8 and 0.7"),
         ({"temperature_start": 3.0, "temperature_end": 0.5}, "3.0 and 0.5"),
         ({"temperature_start": 0.5, "temperature_end": 1.5}, "0.5 and 1.5"),
+        ({"architecture": "vqvae2", "image_size": 20}, "multiple of 8 for vqvae2, got 20"),
+        ({"level_pool": "2,1"}, "level_pool need several levels"),
+        ({"level_dropout": 0.1}, "level_dropout need several levels"),
+        ({"levels": 2, "level_pool": "4,2,1"}, "level_pool must be 2 positive whole numbers"),
+        ({"levels": 2, "level_sizes": "4,0"}, "level_sizes must be 2 positive whole numbers"),
+        ({"levels": 2, "level_sizes": "4,x"}, "got '4,x'"),
+        ({"levels": 2, "quantizer": "none"}, "no codebook, so no levels"),
+        ({"architecture": "vqvae2", "levels": 3}, "vqvae2 has two levels"),
+        ({"architecture": "vqvae2", "level_pool": "2,1"}, "vqvae2 has two levels"),
     ]
     for options, message in cases:
         with pytest.raises(UserError, match=message):
@@ -250,7 +264,13 @@ def test_json_round_trip():
 
 
 def test_the_names_of_quantizers_and_temperatures_are_those_that_are_built():
-    assert set(QUANTIZERS) == set(BUILDERS)
+    built = {
+        TrainConfig(quantizer=quantizer, recipe=recipe).model_config(9)["quantizer"]
+        for quantizer in QUANTIZERS
+        for recipe in FIELDS["recipe"].metadata["choices"]
+    }
+    assert built == set(BUILDERS)
+    assert set(FIELDS["architecture"].metadata["choices"]) == set(ARCHITECTURES)
     assert set(FIELDS["temperature_mode"].metadata["choices"]) == set(CONTROLLERS)
 
 
@@ -265,8 +285,9 @@ def test_every_quantizer_builds_from_the_config(quantizer):
 @pytest.mark.parametrize(
     ("mode", "given", "expected"),
     [
-        ("codes", {}, (3.0, 1.3)),
-        ("codes", {"temperature_start": 5.0}, (5.0, 1.3)),
+        ("codes", {}, (3.0, 1.05)),
+        ("codes", {"recipe": "paper"}, (3.0, 1.3)),
+        ("codes", {"temperature_start": 5.0}, (5.0, 1.05)),
         ("critical", {}, (0.02, 0.002)),
         ("critical", {"temperature_end": 0.01}, (0.02, 0.01)),
         ("constant", {"temperature_start": 2.0}, (2.0, 2.0)),
@@ -287,7 +308,7 @@ def test_shares_of_the_training_become_steps():
     config = TrainConfig(temperature_hold=0.25, temperature_until=0.8)
     built = config.model_config(total_steps=200)
     assert (built["temperature_hold_steps"], built["temperature_steps"]) == (50, 160)
-    assert (built["temperature_start"], built["temperature_end"]) == (3.0, 1.3)
+    assert (built["temperature_start"], built["temperature_end"]) == (3.0, 1.05)
     # Rounding must not put the hold after the end.
     for steps in range(1, 40):
         build_model(replace(config, temperature_hold=0.8).model_config(steps))

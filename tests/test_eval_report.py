@@ -48,15 +48,15 @@ def report(*words: object) -> Result:
 
 def test_rates_by_hand():
     figures = {"perplexity": 100.0, "variance": 0.3, "loss_q": 1.2}
-    assert rates(figures, 512, 64, 32 * 32) == {
+    assert rates(figures, [512], [64], 32 * 32) == {
         "bits_per_token": 9.0,
         "entropy_bits_per_token": pytest.approx(6.643856),
         "bits_per_pixel": 0.5625,  # 64 tokens of 9 bits over 1024 pixels
         "variance_share": pytest.approx(0.25),
     }
-    one = rates({"perplexity": 1.0, "variance": 0.0, "loss_q": 0.0}, 1, 16, 256)
+    one = rates({"perplexity": 1.0, "variance": 0.0, "loss_q": 0.0}, [1], [16], 256)
     assert set(one.values()) == {0.0}
-    none = rates({"perplexity": None, "variance": 0.0, "loss_q": 0.0}, 512, 64, 1024)
+    none = rates({"perplexity": None, "variance": 0.0, "loss_q": 0.0}, [512], [64], 1024)
     assert set(none.values()) == {None}
 
 

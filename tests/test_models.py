@@ -17,6 +17,7 @@ from softvq import (
     ConstantTemperature,
     CriticalFraction,
     DDCLCodebook,
+    DDCLEMCodebook,
     VQCodebook,
     VQEMACodebook,
 )
@@ -97,12 +98,17 @@ def test_parts_are_injected():
 def test_the_config_rejects_unknown_keys_and_quantizers():
     with pytest.raises(ValueError, match=r"unknown keys.*'codebok_size'.*codebook_size"):
         build_model({"codebok_size": 3})
-    with pytest.raises(ValueError, match=r"'fsq'.*'ddcl', 'none', 'vq', 'vq-ema'"):
+    with pytest.raises(ValueError, match=r"'fsq'.*'ddcl', 'ddcl-em', 'none', 'vq', 'vq-ema'"):
         build_model({"quantizer": "fsq"})
 
 
 def test_the_config_reaches_the_codebook():
-    kinds = {"ddcl": DDCLCodebook, "vq": VQCodebook, "vq-ema": VQEMACodebook}
+    kinds = {
+        "ddcl": DDCLCodebook,
+        "ddcl-em": DDCLEMCodebook,
+        "vq": VQCodebook,
+        "vq-ema": VQEMACodebook,
+    }
     for quantizer, kind in kinds.items():
         options = {"commitment": 0.7, "restart_threshold": 0.3, "seed": 11}
         codebook = tiny(quantizer=quantizer, decay=0.8, usage_weight=0.2, **options).codebook
@@ -110,7 +116,7 @@ def test_the_config_reaches_the_codebook():
         assert codebook.channel_first
         assert (codebook.dim, codebook.codebook_size) == (5, 16)
         assert {name: getattr(codebook, name) for name in options} == options
-        if quantizer == "ddcl":
+        if "ddcl" in quantizer:
             assert codebook.usage_weight == 0.2
         else:
             assert codebook.decay == 0.8

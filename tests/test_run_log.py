@@ -156,7 +156,7 @@ def test_the_test_split_chooses_nothing(runs, tmp_path, monkeypatch, quantizer):
     folder = run_small(tmp_path / "run", quantizer=quantizer)
     for name in ("best.pt", "last.pt"):
         first, second = checkpoint(runs[quantizer], name), checkpoint(folder, name)
-        for part in ("model", "optimizer", "tracker", "step", "best"):
+        for part in ("model", "optimizer", "trackers", "step", "best"):
             assert differences(first[part], second[part], part) == []
     for before, after in zip(untimed(runs[quantizer]), untimed(folder), strict=True):
         assert (before == after) == (before["split"] != "test")
@@ -255,7 +255,7 @@ def test_the_projector_has_the_prototypes_and_their_use(runs):
     with next(files.parent.rglob("metadata.tsv")).open() as file:
         head, *rows = csv.reader(file, delimiter="\t")
     assert head == ["code", "tokens"]
-    counts = state["tracker"]["history"][-1].tolist()
+    counts = state["trackers"][0]["history"][-1].tolist()
     assert rows == [[str(code), str(count)] for code, count in enumerate(counts)]
     assert sum(counts) == 256 * 64
 

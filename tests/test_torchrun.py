@@ -48,13 +48,13 @@ def test_two_processes_leave_one_run_that_resumes(tmp_path, quantizer):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["split"] for line in lines] == ["train", "val", "test"]
     # Every token of every image of the epoch is counted once, whatever process saw it.
-    assert last(folder)["tracker"]["history"].sum().item() == 256 * 64
+    assert last(folder)["trackers"][0]["history"].sum().item() == 256 * 64
     assert last(folder)["step"] == 256 // 64
     result = torchrun("--resume", "--out", str(folder), "--epochs", "2")
     # The options of the run may be given again, as they are equal.
     assert result.returncode == 0, result.stderr
     assert last(folder)["step"] == 2 * 256 // 64
-    assert last(folder)["tracker"]["history"].shape == (2, 16)
+    assert last(folder)["trackers"][0]["history"].shape == (2, 16)
 
 
 @pytest.mark.slow

@@ -157,7 +157,7 @@ def test_equal_seeds_give_equal_weights_and_others_do_not(tmp_path, quantizer):
     torch.manual_seed(321)  # what else the process drew must not matter
     second = checkpoint(run_small(tmp_path / "2", quantizer=quantizer, steps=5, seed=5))
     other = checkpoint(run_small(tmp_path / "3", quantizer=quantizer, steps=5, seed=6))
-    for part in ("model", "optimizer", "tracker"):
+    for part in ("model", "optimizer", "trackers"):
         assert differences(first[part], second[part]) == []
     different = differences(first["model"], other["model"])
     assert {"/encoder.0.weight", "/codebook.codebook", "/decoder.0.weight"} <= set(different)

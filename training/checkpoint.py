@@ -10,14 +10,14 @@ from typing import IO, Any
 
 import torch
 
-from models import VQVAE, build_model
+from models import ImageTokenizer, build_model
 
 from .errors import CheckpointError
 
-FORMAT = 1
+FORMAT = 2
 # What Trainer.save writes.
 KEYS = {
-    "format", "config", "model_config", "model", "optimizer", "tracker",
+    "format", "config", "model_config", "model", "optimizer", "trackers",
     "step", "sums", "seconds", "best",
 }  # fmt: skip
 
@@ -107,7 +107,7 @@ def find_checkpoint(path: Path) -> Path:
     return path
 
 
-def load_model(state: dict[str, Any], origin: str = "the checkpoint") -> VQVAE:
+def load_model(state: dict[str, Any], origin: str = "the checkpoint") -> ImageTokenizer:
     """The model of a checkpoint, in eval mode.
 
     Args:

@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import Field, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from .errors import UserError
+from .options import QUANTIZERS, check_option, option
 
-QUANTIZERS = ("ddcl", "vq", "vq-ema", "none")
+RECIPES = ("tokens", "paper")
 DATASETS = ("auto", "cifar10", "patches", "folder")
-
-
-def option(
-    default: Any,
-    help: str,  # noqa: A002
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    above: float | None = None,
-    choices: tuple[str, ...] | None = None,
-    only: tuple[str, ...] = QUANTIZERS,
-) -> Any:
-    """A field with what the command line says and checks about it."""
-    metadata = {
-        "help": help,
-        "minimum": minimum,
-        "maximum": maximum,
-        "above": above,
-        "choices": choices,
-        "only": only,
-    }
-    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -48,6 +26,13 @@ class TrainConfig:
     """
 
     quantizer: str = option("ddcl", "Codebook; none is the floor.", choices=QUANTIZERS)
+    recipe: str = option(
+        "tokens",
+        "ddcl: prototypes by soft EM and a straight-through encoder, for the best tokens; or the "
+        "paper's, differentiable in every part.",
+        choices=RECIPES,
+        only=("ddcl",),
+    )
     dataset: str = option(
         "auto",
         "Images; auto is cifar10, or patches when it is not to be had.",
@@ -78,11 +63,31 @@ class TrainConfig:
     )
     image_size: int = option(32, "Side of a folder's images, a multiple of 4.", minimum=8)
     augment: bool = option(True, "Flip and shift the training images.")
+    architecture: str = option(
+        "vqvae",
+        "One codebook or a stack of them; or VQ-VAE-2, a top level and one conditioned on it.",
+        choices=("vqvae", "vqvae2"),
+    )
     hidden_channels: int = option(128, "Width of the network.", minimum=2)
     residual_channels: int = option(64, "Width inside a residual block.", minimum=1)
     residual_blocks: int = option(2, "Residual blocks in encoder and decoder.", minimum=0)
     codebook_size: int = option(512, "K, number of codes.", minimum=1)
     codebook_dim: int = option(64, "D, channels of the latents.", minimum=1)
+    levels: int | None = option(
+        None, "Codebooks, each coding what those before left; default 1, vqvae2 has 2.", minimum=1
+    )
+    level_pool: str | None = option(
+        None, "Pooling factors of the levels, as 4,2,1; default all 1: residual quantisation."
+    )
+    level_sizes: str | None = option(
+        None, "K of each level, as 64,256,512; default codebook_size for all."
+    )
+    level_dropout: float = option(
+        0.0,
+        "Share of images that train with the first levels only, so that prefixes are good.",
+        minimum=0,
+        maximum=1,
+    )
     normalize_latents: bool = option(True, "Standardise the latents, channel by channel.")
     init: str = option(
         "auto",
@@ -109,7 +114,8 @@ class TrainConfig:
     )
     temperature_end: float | None = option(
         None,
-        "ddcl: last value of the schedule; default 1.3 codes, 0.002 T_c, or the first T.",
+        "ddcl: last value of the schedule; default 1.05 codes (paper: 1.3), 0.002 T_c, or the "
+        "first T.",
         above=0,
         only=("ddcl",),
     )
@@ -147,9 +153,14 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for spec in fields(self):
-            _check(spec, getattr(self, spec.name))
-        if self.image_size % 4:
-            raise UserError(f"image_size must be a multiple of 4, got {self.image_size}")
+            check_option(spec, getattr(self, spec.name))
+        stride = 8 if self.architecture == "vqvae2" else 4
+        if self.image_size % stride:
+            raise UserError(
+                f"image_size must be a multiple of {stride} for {self.architecture}, "
+                f"got {self.image_size}"
+            )
+        self._check_levels()
         if self.temperature_hold > self.temperature_until:
             raise UserError(
                 "temperature_hold must not exceed temperature_until, got "
@@ -163,11 +174,58 @@ class TrainConfig:
                 "codes per token cannot fall below 1: give temperature_start and temperature_end "
                 f"of 1 or more, got {start} and {end}"
             )
-        if self.temperature_mode == "codes" and max(start, end) > self.codebook_size:
+        most = max(self.codebook_sizes)
+        if self.temperature_mode == "codes" and max(start, end) > most:
             raise UserError(
                 f"a token cannot have more codes than there are: codebook_size is "
-                f"{self.codebook_size}, temperature_start and temperature_end {start} and {end}"
+                f"{most}, temperature_start and temperature_end {start} and {end}"
             )
+
+    def _check_levels(self) -> None:
+        """Refuse levels that do not fit together, or options that would do nothing."""
+        given = {"level_pool": self.level_pool, "level_sizes": self.level_sizes,
+                 "level_dropout": self.level_dropout or None}  # fmt: skip
+        asked = [name for name, value in given.items() if value is not None]
+        if self.level_count == 1 and asked:
+            raise UserError(f"{', '.join(asked)} need several levels: give levels, too")
+        if self.level_count > 1 and self.quantizer == "none":
+            raise UserError("the quantizer none has no codebook, so no levels: leave levels out")
+        two = self.levels in (None, 2) and self.level_pool is None
+        if self.architecture == "vqvae2" and not two:
+            raise UserError(
+                "vqvae2 has two levels at an eighth and a quarter of the resolution: leave out "
+                "levels and level_pool"
+            )
+        for name in ("level_pool", "level_sizes"):
+            self._numbers(name)
+
+    @property
+    def level_count(self) -> int:
+        """Levels, with their default filled in."""
+        return self.levels or (2 if self.architecture == "vqvae2" else 1)
+
+    @property
+    def codebook_sizes(self) -> list[int]:
+        """K of each level."""
+        return self._numbers("level_sizes") or [self.codebook_size] * self.level_count
+
+    def _numbers(self, name: str) -> list[int] | None:
+        """A list as 4,2,1.
+
+        Raises:
+            UserError: If it is not of a positive whole number for each level.
+        """
+        text = getattr(self, name)
+        if text is None:
+            return None
+        parts = str(text).split(",")
+        numbers = [int(part) for part in parts if part.strip().isdecimal()]
+        if len(numbers) != len(parts) or len(parts) != self.level_count or min(numbers) < 1:
+            raise UserError(
+                f"{name} must be {self.level_count} positive whole numbers with commas between, "
+                f"coarse level first, got {text!r}"
+            )
+        return numbers
 
     @property
     def temperatures(self) -> tuple[float, float]:
@@ -176,7 +234,8 @@ class TrainConfig:
         Raises:
             UserError: If a constant temperature was not given: it depends on the latents' scale.
         """
-        codes = (min(3.0, self.codebook_size), min(1.3, self.codebook_size))
+        most = max(self.codebook_sizes)
+        codes = (min(3.0, most), min(1.05 if self.recipe == "tokens" else 1.3, most))
         defaults = {"codes": codes, "critical": (0.02, 0.002)}
         start, end = self.temperature_start, self.temperature_end
         if self.temperature_mode == "constant":
@@ -233,14 +292,22 @@ class TrainConfig:
 
     def model_config(self, total_steps: int) -> dict[str, Any]:
         """The dict that :func:`models.build_model` takes."""
+        pools = None
+        if self.level_count > 1 and self.architecture == "vqvae":
+            pools = self._numbers("level_pool") or [1] * self.level_count
+        soft = "ddcl-em" if self.recipe == "tokens" else "ddcl"
         scheduled = total_steps if self.quantizer == "ddcl" else 0
         start, end = self.temperatures if scheduled else (1.0, 1.0)
         return {
+            "architecture": self.architecture,
+            "level_pools": pools,
+            "level_sizes": self._numbers("level_sizes"),
+            "level_dropout": self.level_dropout,
             "hidden_channels": self.hidden_channels,
             "residual_channels": self.residual_channels,
             "residual_blocks": self.residual_blocks,
             "normalize_latents": self.normalize_latents,
-            "quantizer": self.quantizer,
+            "quantizer": soft if self.quantizer == "ddcl" else self.quantizer,
             "codebook_size": self.codebook_size,
             "codebook_dim": self.codebook_dim,
             "commitment": self.commitment,
@@ -265,20 +332,3 @@ PRESETS: dict[str, dict[str, Any]] = {
         "limit_test": 2_000,
     },
 }
-
-
-def _check(spec: Field[Any], value: Any) -> None:
-    rule = spec.metadata
-    if value is None:
-        return
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{spec.name} must be a finite number, got {value}")
-    if rule["choices"] and value not in rule["choices"]:
-        raise UserError(f"{spec.name} must be one of {', '.join(rule['choices'])}, got {value!r}")
-    low, high, above = rule["minimum"], rule["maximum"], rule["above"]
-    if low is not None and not value >= low:
-        raise UserError(f"{spec.name} must be at least {low}, got {value}")
-    if high is not None and not value <= high:
-        raise UserError(f"{spec.name} must be at most {high}, got {value}")
-    if above is not None and not value > above:
-        raise UserError(f"{spec.name} must be more than {above}, got {value}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,8 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models import VQVAE, IdentityCodebook
-from softvq import DDCLCodebook, UtilizationTracker
+from models import IdentityCodebook, ImageTokenizer
+from softvq import (
+    Codebook,
+    CodebookOutput,
+    DDCLCodebook,
+    StackOutput,
+    UtilizationTracker,
+)
 from softvq.distributed import world_size
 
 from .datasets import to_float
@@ -36,7 +43,7 @@ def squared_error_sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def evaluate_split(
-    model: VQVAE,
+    model: ImageTokenizer,
     images: Tensor,
     *,
     batch_size: int = 256,
@@ -54,13 +61,14 @@ def evaluate_split(
         progress: Wraps the iterable of batches.
 
     Returns:
-        The figures, as floats; argmax and usage ones are None for an identity codebook.
+        The figures, as floats; argmax and usage ones are None for an identity codebook. The usage
+        is that of the tokens. With several levels, as :func:`finish_code_figures` says.
     """
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
-    tokenless = isinstance(model.codebook, IdentityCodebook)
-    tracker = UtilizationTracker(model.codebook.codebook_size).to(device)
+    tokenless = is_tokenless(model)
+    trackers = trackers_of(model)
     sums: dict[str, float] = {}
     seconds = 0.0
     parts: Iterable[Tensor] = images[rank() :: world_size()].split(batch_size)
@@ -70,8 +78,11 @@ def evaluate_split(
         recon, code = model(batch)
         recons = {"soft": recon.clamp(0, 1)}
         if not tokenless:
-            recons["argmax"] = model.decode_tokens(code.indices)
-            tracker.update(code.indices)
+            # Levels after the first code what the tokens, not the soft codes, have left over.
+            tokens = code.indices if len(model.levels) == 1 else model.tokens(batch)
+            recons["argmax"] = model.decode_tokens(tokens)
+            for tracker, part in zip(trackers, model.split(tokens), strict=True):
+                tracker.update(part)
         seconds += time.perf_counter() - start
         figures = {
             f"{name}_{mode}": value
@@ -84,43 +95,104 @@ def evaluate_split(
     means = {name: value / len(images) for name, value in sum_over_processes(sums).items()}
     model.train(was_training)
     return {
-        **finish_code_figures(means, tracker, tokenless),
+        **finish_code_figures(means, trackers, model),
         **({"mse_argmax": None, "psnr_argmax": None} if tokenless else {}),
-        **temperature_figures(model),
         "images_per_second": len(images) / seconds,
     }
 
 
-def code_figures(code: Any) -> dict[str, Tensor]:
-    """What a codebook's output says, as means that may be averaged over equal batches."""
+def is_tokenless(model: ImageTokenizer) -> bool:
+    """Whether the model has no bottleneck, so no tokens."""
+    return isinstance(model.levels[0], IdentityCodebook)
+
+
+def trackers_of(model: ImageTokenizer) -> list[UtilizationTracker]:
+    """A fresh tracker for each level, on the model's device."""
+    device = next(model.parameters()).device
+    return [UtilizationTracker(level.codebook_size).to(device) for level in model.levels]
+
+
+def code_figures(code: CodebookOutput | StackOutput) -> dict[str, Tensor]:
+    """What codebooks' outputs say, as means that may be averaged over equal batches.
+
+    Returns:
+        ``"<level>/<name>"``, scalars; :func:`finish_code_figures` takes their means.
+    """
     return {
-        **{f"{name}": value.detach() for name, value in code.losses.items()},
-        "entropy": code.codes_per_token.log(),
+        f"{number}/{name}": value.detach()
+        for number, out in enumerate(code.levels)
+        for name, value in {**out.losses, "entropy": out.codes_per_token.log()}.items()
     }
 
 
 def finish_code_figures(
-    means: dict[str, float], tracker: UtilizationTracker, tokenless: bool
+    means: dict[str, float], trackers: list[UtilizationTracker], model: ImageTokenizer
 ) -> dict[str, Any]:
-    """Means of :func:`code_figures`, with the entropy turned into codes, and the usage."""
-    figures: dict[str, Any] = dict(means)
-    codes = torch.tensor(figures.pop("entropy")).exp().item()
+    """Means of :func:`code_figures`, entropies turned into codes, with usage and temperatures.
+
+    Args:
+        means: Those of :func:`code_figures`, and others, which are kept.
+        trackers: One for each level, which has counted its indices.
+        model: For the temperatures.
+
+    Returns:
+        The figures. Several levels have a list of dicts, ``levels``, coarse first, and are summed
+        up by the sum of their losses and dead codes and by the worst of all else: the lowest
+        utilization and perplexity, the highest temperatures and codes per token.
+    """
+    figures: dict[str, Any] = {k: v for k, v in means.items() if "/" not in k}
+    levels = []
+    for number, (level, tracker) in enumerate(zip(model.levels, trackers, strict=True)):
+        prefix = f"{number}/"
+        own: dict[str, Any] = {
+            key.removeprefix(prefix): value
+            for key, value in means.items()
+            if key.startswith(prefix)
+        }
+        own |= usage_figures(math.exp(own.pop("entropy")), tracker, is_tokenless(model))
+        levels.append(own | temperature_figures(level))
+    if len(levels) == 1:
+        return figures | levels[0]
+    return figures | summed_up(levels) | {"levels": levels}
+
+
+def usage_figures(codes: float, tracker: UtilizationTracker, tokenless: bool) -> dict[str, Any]:
+    """Usage since the tracker's last reset; None for an identity codebook."""
     usage = tracker.compute()
-    used = {
+    figures = {
         "utilization": usage.utilization,
         "dead_codes": len(usage.dead),
         "perplexity": usage.perplexity,
         "codes_per_token": codes,
     }
-    return figures | (dict.fromkeys(used) if tokenless else used)
+    return dict.fromkeys(figures) if tokenless else figures
 
 
-def temperature_figures(model: VQVAE) -> dict[str, float | None]:
+LOWEST = ("utilization", "perplexity")
+HIGHEST = ("codes_per_token", "temperature", "temperature_ratio")
+
+
+def summed_up(levels: list[dict[str, Any]]) -> dict[str, Any]:
+    """One figure for all levels: the worst, or the sum; see :func:`finish_code_figures`.
+
+    Example:
+        >>> summed_up([{"loss_q": 1.0, "perplexity": 9.0}, {"loss_q": 2.0, "perplexity": 5.0}])
+        {'loss_q': 3.0, 'perplexity': 5.0}
+    """
+
+    def one(name: str, values: list[Any]) -> Any:
+        if any(value is None for value in values):
+            return None
+        return (min if name in LOWEST else max if name in HIGHEST else sum)(values)
+
+    return {name: one(name, [level[name] for level in levels]) for name in levels[0]}
+
+
+def temperature_figures(level: Codebook) -> dict[str, float | None]:
     """Temperature and T / T_c; None for a codebook that has none."""
-    codebook = model.codebook
-    if not isinstance(codebook, DDCLCodebook):
+    if not isinstance(level, DDCLCodebook):
         return {"temperature": None, "temperature_ratio": None}
     return {
-        "temperature": codebook.temperature.item(),
-        "temperature_ratio": codebook.temperature_ratio.item(),
+        "temperature": level.temperature.item(),
+        "temperature_ratio": level.temperature_ratio.item(),
     }

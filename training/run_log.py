@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from torchvision.utils import make_grid
 
-from models import VQVAE, IdentityCodebook
+from models import ImageTokenizer
 from softvq import UtilizationTracker
 
 from .checkpoint import write_atomic
 from .datasets import to_float
+from .evaluate import is_tokenless
 
 SPLITS = ("train", "val", "test")
 
@@ -83,31 +84,37 @@ class RunLog:
         with self.path.open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
         for line in lines:
-            for prefix, keys in GROUPS.items():
-                for key in keys:
-                    if line.get(key) is not None:
-                        writer = self.writers[line["split"]]
-                        writer.add_scalar(f"{prefix}/{key}", line[key], line["step"])
+            self._write_scalars(line, line, "")
+            for number, level in enumerate(line.get("levels", []), start=1):
+                self._write_scalars(line, level, f"_level_{number}")
 
-    def write_usage(self, tracker: UtilizationTracker, step: int) -> None:
-        """The tracker's curve, heat map and dead codes."""
-        tracker.write(self.writers["train"], step, tag="usage")
+    def _write_scalars(self, line: dict[str, Any], figures: dict[str, Any], suffix: str) -> None:
+        for prefix, keys in GROUPS.items():
+            for key in keys:
+                if figures.get(key) is not None:
+                    writer = self.writers[line["split"]]
+                    writer.add_scalar(f"{prefix}{suffix}/{key}", figures[key], line["step"])
 
-    def write_images(self, model: VQVAE, images: Tensor, step: int) -> None:
+    def write_usage(self, trackers: list[UtilizationTracker], step: int) -> None:
+        """Each level's usage curve, heat map and dead codes."""
+        for tracker, suffix in zip(trackers, suffixes(len(trackers)), strict=True):
+            tracker.write(self.writers["train"], step, tag=f"usage{suffix}")
+
+    def write_images(self, model: ImageTokenizer, images: Tensor, step: int) -> None:
         """A grid of inputs, soft and argmax reconstructions, one image a column."""
         grid = reconstruction_grid(model, images)
         self.writers["test"].add_image("reconstruction/input_soft_argmax", grid, step)
 
-    def write_codebook(self, model: VQVAE, counts: Tensor, step: int) -> None:
+    def write_codebook(self, model: ImageTokenizer, counts: list[Tensor], step: int) -> None:
         """The prototypes in TensorBoard's projector, labelled with their use."""
-        rows = [[str(code), str(int(count))] for code, count in enumerate(counts)]
-        self.writers["train"].add_embedding(
-            model.codebook.codebook.detach().float().cpu(),
-            metadata=rows,
-            metadata_header=["code", "tokens"],
-            global_step=step,
-            tag="codebook",
-        )
+        for level, own, suffix in zip(model.levels, counts, suffixes(len(counts)), strict=True):
+            self.writers["train"].add_embedding(
+                level.codebook.detach().float().cpu(),
+                metadata=[[str(code), str(int(count))] for code, count in enumerate(own)],
+                metadata_header=["code", "tokens"],
+                global_step=step,
+                tag=f"codebook{suffix}",
+            )
 
     def close(self) -> None:
         """Flush and close the event files."""
@@ -115,8 +122,15 @@ class RunLog:
             writer.close()
 
 
+def suffixes(levels: int) -> list[str]:
+    """What TensorBoard's tags of each level end in; nothing where there is but one."""
+    return [""] if levels == 1 else [f"_level_{number}" for number in range(1, levels + 1)]
+
+
 def finite(value: Any) -> Any:
     """None for what JSON has no number for."""
+    if isinstance(value, list):
+        return [{key: finite(inner) for key, inner in item.items()} for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -132,22 +146,24 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 @torch.no_grad()
-def reconstruction_grid(model: VQVAE, images: Tensor) -> Tensor:
-    """Inputs above soft above argmax reconstructions.
+def reconstruction_grid(model: ImageTokenizer, images: Tensor) -> Tensor:
+    """Inputs above soft above argmax reconstructions; of several levels, of each prefix.
 
     Args:
         model: In any mode; evaluated in eval mode.
         images: uint8 (B, C, H, W), B columns.
 
     Returns:
-        (C, rows, columns) in [0, 1]; two rows for an identity codebook, which has no tokens.
+        (C, rows, columns) in [0, 1]. The last row is of all tokens, those above it of the first
+        levels' alone, coarsest first; there is none for an identity codebook.
     """
     was_training = model.training
     model.eval()
     batch = to_float(images.to(next(model.parameters()).device))
     rows = [batch, model.reconstruct(batch, "soft")]
-    if not isinstance(model.codebook, IdentityCodebook):
-        rows.append(model.reconstruct(batch, "argmax"))
+    if not is_tokenless(model):
+        tokens = model.split(model.tokens(batch))
+        rows += [model.decode_tokens(tokens[: n + 1]) for n in range(len(tokens))]
     model.train(was_training)
     return make_grid(torch.cat(rows), nrow=len(batch), padding=1).cpu()
 

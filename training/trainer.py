@@ -6,7 +6,6 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -18,21 +17,27 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from models import VQVAE, IdentityCodebook, VQVAEOutput, build_model
-from softvq import UtilizationTracker, two_timescale_groups
+from models import ImageTokenizer, ImageTokenizerOutput, build_model
+from softvq import two_timescale_groups
 from softvq.distributed import summed, world_size
 
 from .checkpoint import mismatch, save_checkpoint
 from .config import TrainConfig
-from .datasets import ImageSplits, augment, batches, to_float
+from .datasets import ImageSplits
 from .devices import choose_device
 from .errors import UserError
-from .evaluate import code_figures, evaluate_split, finish_code_figures, temperature_figures
+from .evaluate import (
+    code_figures,
+    evaluate_split,
+    finish_code_figures,
+    is_tokenless,
+    trackers_of,
+)
+from .image_feed import ImageFeed
 from .processes import mean_over_processes, rank
 from .run_log import RunLog, table_header, table_row
 
 GRID_IMAGES = 12
-SAMPLE_BATCH = 256
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 
 
@@ -60,15 +65,15 @@ class Trainer:
         self.folder = folder
         self.device = choose_device(config.device)
         self.splits = splits
-        # uint8 on the device: CIFAR-10 is 150 MB, and no worker has to feed it.
-        self.images = splits.train.to(self.device)
-        self.batch_size = min(config.batch_size, len(self.images))
+        self.batch_size = min(config.batch_size, len(splits.train))
         if self.batch_size % world_size():
             raise UserError(
                 f"a batch of {self.batch_size} images cannot be shared out evenly among "
                 f"{world_size()} processes; choose another --batch-size"
             )
-        self.steps_per_epoch = len(self.images) // self.batch_size
+        images = splits.train.to(self.device)
+        self.feed = ImageFeed(images, self.batch_size, config.seed, config.augment)
+        self.steps_per_epoch = self.feed.steps_per_epoch
         self.total_steps = config.steps or config.epochs * self.steps_per_epoch
         self.model_config = config.model_config(self.total_steps)
         if state is not None:
@@ -78,12 +83,12 @@ class Trainer:
                 self.model_config[name] = state["model_config"][name]
         torch.manual_seed(config.seed)
         # Channels last is twice as fast on the CPU as contiguous, and faster on tensor cores.
-        self.model: VQVAE = build_model(self.model_config).to(self.device)
+        self.model: ImageTokenizer = build_model(self.model_config).to(self.device)
         self.model = self.model.to(memory_format=torch.channels_last).train()
         groups = two_timescale_groups(self.model, config.lr, config.timescale_ratio)
         self.learning_rates = [group["lr"] for group in groups]
         self.optimizer = torch.optim.Adam(groups, fused=self.device.type != "mps")
-        self.tracker = UtilizationTracker(self.model.codebook.codebook_size).to(self.device)
+        self.trackers = trackers_of(self.model)
         # Losses in units of the data's variance: a weight then means the same for all data.
         variance = float(splits.train.float().div(255).var(dim=(0, 2, 3)).mean())
         self.data_variance = max(variance, 1e-6)  # images of one flat colour have none
@@ -137,7 +142,7 @@ class Trainer:
             leave=False,
             disable=None if rank() == 0 else True,
         ) as bar:
-            for batch in self._batches(epoch):
+            for batch in self.feed.epoch(epoch, self.step):
                 loss = self._train_step(batch)
                 bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
                 bar.update()
@@ -151,24 +156,11 @@ class Trainer:
                     break
         self._finish_epoch(epoch)
 
-    def _batches(self, epoch: int) -> Iterator[Tensor]:
-        """Float images of the rest of an epoch; every draw is a function of seed and step."""
-        order = batches(len(self.images), self.batch_size, seeded(self.config.seed, epoch, 0))
-        for number, indices in enumerate(order):
-            if epoch * self.steps_per_epoch + number < self.step:
-                continue
-            # The whole batch is augmented, so that what an image becomes depends on no process.
-            images = self.images[indices.to(self.device)]
-            if self.config.augment:
-                images = augment(images, seeded(self.config.seed, self.step, 1))
-            images = images[rank() :: world_size()]
-            yield to_float(images).contiguous(memory_format=torch.channels_last)
-
     def _train_step(self, images: Tensor) -> float:
         start = time.perf_counter()
         bf16 = self.config.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
-            output: VQVAEOutput = self.forward_model(images)
+            output: ImageTokenizerOutput = self.forward_model(images)
         recon_loss = F.mse_loss(output.recon.float(), images)
         loss = recon_loss / self.data_variance + output.code.loss
         figures = {"loss": loss, "mse_soft": recon_loss, **code_figures(output.code)}
@@ -185,10 +177,11 @@ class Trainer:
         self._set_learning_rates()
         self.optimizer.step()
         try:
-            self.model.codebook.after_step(output.code)
+            self.model.after_step(output.code)
         except (FloatingPointError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
             raise self._diverged("latents or prototypes overflowed") from error
-        self.tracker.update(output.code.indices)
+        for tracker, level in zip(self.trackers, output.code.levels, strict=True):
+            tracker.update(level.indices)
         self.step += 1
         for name, value in zip(figures, values, strict=True):
             self.sums[name] = self.sums.get(name, 0.0) + value
@@ -218,17 +211,18 @@ class Trainer:
     def _finish_epoch(self, epoch: int) -> None:
         steps = self.sums.pop("steps")
         means = {name: value / steps for name, value in self.sums.items()}
-        tokenless = isinstance(self.model.codebook, IdentityCodebook)
+        tokenless = is_tokenless(self.model)
         head = {"epoch": epoch + 1, "step": self.step}
         train = {
             **head,
             "split": "train",
-            **finish_code_figures(means, self.tracker, tokenless),
-            **temperature_figures(self.model),
+            **finish_code_figures(means, self.trackers, self.model),
             "images_per_second": steps * self.batch_size / self.seconds,
         }
-        usage = self.tracker.end_epoch()
-        self._calibrate(count=16, seed=self.step)
+        usage = [tracker.end_epoch().counts for tracker in self.trackers]
+        # The running statistics that training leaves are an average over a moving encoder and a few
+        # batches, which can cost an evaluation a quarter of its error.
+        self.model.calibrate(self.feed.sample(count=16, step=self.step))
         lines = [train]
         for split, images in (("val", self.splits.val), ("test", self.splits.test)):
             lines.append({**head, "split": split, **evaluate_split(self.model, images)})
@@ -236,10 +230,10 @@ class Trainer:
         if self.log is not None:
             self.log.write(lines)
             if not tokenless:
-                self.log.write_usage(self.tracker, self.step)
+                self.log.write_usage(self.trackers, self.step)
             self.log.write_images(self.model, self.splits.test[:GRID_IMAGES], self.step)
             if self.step >= self.total_steps and not tokenless:
-                self.log.write_codebook(self.model, usage.counts, self.step)
+                self.log.write_codebook(self.model, usage, self.step)
             tqdm.write(table_row(epoch + 1, lines))
         # The validation split chooses; the test split is only looked at.
         error = lines[1]["mse_soft" if tokenless else "mse_argmax"]
@@ -250,14 +244,17 @@ class Trainer:
 
     def save(self, name: str) -> None:
         """Write a checkpoint of everything that the run needs to go on; every process calls it."""
-        counts = {"counts": summed(self.tracker.counts)}
+        counts = [{"counts": summed(tracker.counts)} for tracker in self.trackers]
         if rank() > 0:
             return
         state = {
             "model_config": self.model_config,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "tracker": self.tracker.state_dict() | counts,
+            "trackers": [
+                tracker.state_dict() | own
+                for tracker, own in zip(self.trackers, counts, strict=True)
+            ],
             "step": self.step,
             "sums": self.sums,
             "seconds": self.seconds,
@@ -269,36 +266,28 @@ class Trainer:
 
     def _start(self) -> None:
         """Statistics of the latents first, then prototypes from latents of several batches."""
-        tokens_wanted = 16 * self.config.codebook_size
-        per_batch = (
-            min(len(self.images), SAMPLE_BATCH)
-            * (self.images.shape[2] // 4)
-            * (self.images.shape[3] // 4)
-        )
-        count = min(max(4, math.ceil(tokens_wanted / per_batch)), 64)
-        latents = self._calibrate(count, seed=0)
-        if self.config.kmeans_init:
-            try:
-                self.model.codebook.initialize(latents, seed=self.config.seed)
-            except ValueError as error:
-                raise UserError(f"no k-means of the latents ({error}); or --init random") from error
-
-    def _calibrate(self, count: int, seed: int) -> list[Tensor]:
-        """Latents of batches of training images, whose statistics the model then holds.
-
-        The running statistics that training leaves are an average over a moving encoder and a few
-        batches, which can cost an evaluation a quarter of its error.
-        """
-        generator = seeded(self.config.seed, seed, 2)
-        size = min(len(self.images), SAMPLE_BATCH)
-        picks = [torch.randperm(len(self.images), generator=generator)[:size] for _ in range(count)]
-        return self.model.calibrate(to_float(self.images[pick.to(self.device)]) for pick in picks)
+        batch = next(self.feed.sample(1, step=0))
+        tokens = self.model.split(self.model.eval().tokens(batch))
+        self.model.train()
+        wanted = [
+            math.ceil(16 * level.codebook_size / part.numel())
+            for level, part in zip(self.model.levels, tokens, strict=True)
+        ]
+        sample_batches = self.feed.sample(min(max(4, *wanted), 64), step=0)
+        if not self.config.kmeans_init:
+            self.model.calibrate(sample_batches)
+            return
+        try:
+            self.model.initialize(sample_batches, seed=self.config.seed)
+        except ValueError as error:
+            raise UserError(f"no k-means of the latents ({error}); or --init random") from error
 
     def _restore(self, state: dict[str, Any]) -> None:
         try:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
-            self.tracker.load_state_dict(state["tracker"])
+            for tracker, saved in zip(self.trackers, state["trackers"], strict=True):
+                tracker.load_state_dict(saved)
             self._check_optimizer()
             self.step, self.sums = int(state["step"]), dict(state["sums"])
             self.seconds, self.best = float(state["seconds"]), float(state["best"])
@@ -310,7 +299,8 @@ class Trainer:
                 f"{state['images']} images, now {self._image_counts()}; restore it, or start anew"
             )
         if rank() > 0:
-            self.tracker.reset()  # the counts of all processes are the main one's now
+            for tracker in self.trackers:
+                tracker.reset()  # the counts of all processes are the main one's now
 
     def _check_optimizer(self) -> None:
         """Adam takes moments of any shape and then writes out of bounds."""
@@ -331,8 +321,3 @@ class Trainer:
             tqdm.write("stopping: saving after this step (again to quit at once)", file=sys.stderr)
         # A second signal ends the process at once, as without us.
         signal.signal(number, signal.SIG_DFL)
-
-
-def seeded(seed: int, count: int, purpose: int) -> torch.Generator:
-    """A CPU generator for one use, so that no generator's state has to be saved."""
-    return torch.Generator().manual_seed((seed * 1_000_003 + count) * 4 + purpose)

@@ -115,7 +115,7 @@ FAULTS = [
     (given(lambda z: z if z.sum() > 0 else -z), ["torch.compile", "torch.export"]),
     (given(lambda z: z @ torch.eye(4).to(z.dtype)), ["CPU autocast"]),
     ({"quantize": unmasked}, ["padding"]),
-    ({"quantize": stepping}, ["forward in train mode", "activation checkpointing"]),
+    ({"quantize": stepping}, ["forward in train mode", "activation checkpointing", "gradient acc"]),
     ({"quantize": remembering}, ["training goes on to the bit after a strict"]),
     ({"decode": lambda module, indices: module.codebook[indices]}, ["decoding an index"]),
     ({"decode": lambda module, indices: module.decode(indices) + 1}, ["decoded indices"]),

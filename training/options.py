@@ -1,0 +1,55 @@
+"""An option of a run: a dataclass field with what the command line says and checks about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import Field, field
+from typing import Any
+
+from .errors import UserError
+
+QUANTIZERS = ("ddcl", "vq", "vq-ema", "none")
+
+
+def option(
+    default: Any,
+    help: str,  # noqa: A002
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    choices: tuple[str, ...] | None = None,
+    only: tuple[str, ...] = QUANTIZERS,
+) -> Any:
+    """A field with what the command line says and checks about it."""
+    metadata = {
+        "help": help,
+        "minimum": minimum,
+        "maximum": maximum,
+        "above": above,
+        "choices": choices,
+        "only": only,
+    }
+    return field(default=default, metadata=metadata)
+
+
+def check_option(spec: Field[Any], value: Any) -> None:
+    """Refuse a value outside a field's range or choices.
+
+    Raises:
+        UserError: With the field's name, the value, and what it must be.
+    """
+    rule = spec.metadata
+    if value is None:
+        return
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{spec.name} must be a finite number, got {value}")
+    if rule["choices"] and value not in rule["choices"]:
+        raise UserError(f"{spec.name} must be one of {', '.join(rule['choices'])}, got {value!r}")
+    low, high, above = rule["minimum"], rule["maximum"], rule["above"]
+    if low is not None and not value >= low:
+        raise UserError(f"{spec.name} must be at least {low}, got {value}")
+    if high is not None and not value <= high:
+        raise UserError(f"{spec.name} must be at most {high}, got {value}")
+    if above is not None and not value > above:
+        raise UserError(f"{spec.name} must be more than {above}, got {value}")
