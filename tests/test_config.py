@@ -105,8 +105,9 @@ def test_no_options_are_the_dataclass_defaults(called):
 
 def test_every_option_reaches_its_field(called):
     given: dict[str, Any] = {
-        "quantizer": "vq-ema", "recipe": "paper", "dataset": "folder", "data_dir": "images", "out": "runs/x",
-        "seed": 3, "epochs": 4, "steps": 5, "batch_size": 6, "lr": 0.07, "lr_schedule": "constant", "epsilon": 0.08,
+        "quantizer": "vq-ema", "recipe": "paper", "dataset": "folder", "data_dir": "images",
+        "out": "runs/x", "seed": 3, "epochs": 4, "steps": 5, "batch_size": 6, "lr": 0.07,
+        "lr_schedule": "constant", "epsilon": 0.08,
         "limit_train": 9, "limit_test": 10, "image_size": 16, "augment": False,
         "architecture": "vqvae2", "levels": 2, "level_pool": None, "level_sizes": "16,17",
         "level_dropout": 0.5, "hidden_channels": 13, "residual_channels": 14, "residual_blocks": 15,
