@@ -81,5 +81,112 @@ def grid(run: Path, out: Path, images: int, scale: int, data_dir: str | None) ->
     click.echo(f"written to {out}")
 
 
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("images", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file."
+)
+@click.option("--levels", type=int, help="Only the first levels: fewer bits, a coarser picture.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps.")
+def compress(
+    run: Path, images: tuple[Path, ...], out: Path, levels: int | None, device: str
+) -> None:
+    """Code IMAGES (files or folders, any size) into one file of tokens, with RUN's best.pt."""
+    from eval.compress import compress as write
+    from eval.run import open_model
+
+    made = write(open_model(run, device=device), images, out, levels=levels)
+    if made.alphas:
+        click.echo(f"transparency of {made.alphas} images is not kept", err=True)
+    rate = 8 * made.size / made.pixels
+    click.echo(
+        f"{made.images} images, {made.size:,} bytes, {rate:.4f} bits per pixel; the tokens alone "
+        f"cost at least {made.bound:,.0f} bytes under the training's counts"
+    )
+    click.echo(f"written to {out}")
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True,
+    help="Folder for the pictures; existing ones are never replaced.",
+)  # fmt: skip
+@click.option("--levels", type=int, help="Only the first levels of the file.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps.")
+def decompress(run: Path, file: Path, out: Path, levels: int | None, device: str) -> None:
+    """Decode FILE, which RUN compressed, into PNG pictures."""
+    from eval.compress import decompress as read
+    from eval.run import open_model
+
+    pictures = read(open_model(run, device=device), file, out, levels=levels)
+    click.echo(f"{len(pictures)} pictures written to {out}")
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True,
+    help="The safetensors file.",
+)  # fmt: skip
+@click.option("--split", multiple=True, help="train, val or test; may be repeated; default all.")
+@click.option("--limit", type=click.IntRange(1), help="Use only the first N images of a split.")
+@click.option("--data-dir", help="Folder of the data, when it has moved since the training.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps.")
+def tokens(
+    run: Path,
+    out: Path,
+    split: tuple[str, ...],
+    limit: int | None,
+    data_dir: str | None,
+    device: str,
+) -> None:
+    """Write the tokens of RUN's data, and its labels, as plain tensors, to train a prior on."""
+    from eval.run import open_model
+    from eval.tokens import SPLITS, write_tokens
+
+    model = open_model(run, device=device)
+    shapes = write_tokens(model, out, splits=split or SPLITS, limit=limit, data_dir=data_dir)
+    for name, shape in shapes.items():
+        click.echo(f"{name}  {shape}")
+    click.echo(f"written to {out}")
+
+
+@main.command()
+@click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The PNG."
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the figures to a file.",
+)
+@click.option("--limit-test", type=click.IntRange(1), help="Use only the first N test images.")
+@click.option("--data-dir", help="Folder of the data, when it has moved since the training.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps.")
+def rate(
+    runs: tuple[Path, ...],
+    out: Path,
+    json_file: Path | None,
+    limit_test: int | None,
+    data_dir: str | None,
+    device: str,
+) -> None:
+    """Quality of RUNS over bits per pixel of real files, every prefix, beside JPEG and WebP."""
+    from eval.rate import format_rate, plot, rate_distortion, write_json
+
+    result = rate_distortion(runs, limit_test=limit_test, data_dir=data_dir, device=device)
+    click.echo(format_rate(result))
+    if json_file is not None:
+        write_json(result, json_file)
+        click.echo(f"written to {json_file}")
+    plot(result, out)
+    click.echo(f"written to {out}")
+
+
 if __name__ == "__main__":
     main(prog_name="python -m eval")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from models import ImageTokenizer
@@ -12,6 +13,49 @@ from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
 from training.datasets import load_splits
 from training.devices import choose_device
+from training.errors import UserError
+from training.evaluate import is_tokenless
+
+
+class Model(NamedTuple):
+    """A trained model, without the data it was trained on.
+
+    Attributes:
+        network: In eval mode, on the device.
+        device: Where it is.
+        counts: For each level int64 (K,), tokens of its last training epoch on the CPU; ones where
+            none has ended.
+        state: All that the checkpoint holds.
+    """
+
+    network: ImageTokenizer
+    device: torch.device
+    counts: list[Tensor]
+    state: dict[str, Any]
+
+
+def open_model(run: Path, *, device: str = "auto") -> Model:
+    """Load the model of a run, from its checkpoint alone.
+
+    Args:
+        run: Run folder (its best.pt) or checkpoint.
+        device: As in train.py.
+
+    Raises:
+        UserError: If the checkpoint or the device cannot be used, or the model has no tokens.
+    """
+    path = find_checkpoint(run)
+    state = load_checkpoint(path)
+    place = choose_device(device)
+    network = load_model(state, str(path)).to(place)
+    if is_tokenless(network):
+        raise UserError(f"{path} was trained with --quantizer none, so it has no tokens")
+    counts = []
+    for level, saved in zip(network.levels, state["trackers"], strict=True):
+        rows = [*saved["history"], saved["counts"]]
+        used = next((row for row in reversed(rows) if row.sum() > 0), None)
+        counts.append(torch.ones(level.codebook_size).long() if used is None else used)
+    return Model(network, place, counts, state)
 
 
 class Run(NamedTuple):

@@ -44,6 +44,15 @@ class ImageTokenizer(nn.Module):
         """The codebooks, coarse first."""
         raise NotImplementedError
 
+    @property
+    def multiple(self) -> int:
+        """Sides of images whose tokens, of the first levels only too, cover just them."""
+        return self.stride
+
+    def grids(self, height: int, width: int) -> list[tuple[int, int]]:
+        """(h_l, w_l) of the tokens of each level, for images of that size."""
+        raise NotImplementedError
+
     def forward(self, images: Tensor, hard: bool = False) -> ImageTokenizerOutput:
         """Reconstruct through the codebooks' own output, or with ``hard`` through the tokens."""
         raise NotImplementedError

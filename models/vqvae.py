@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -56,6 +57,21 @@ class VQVAE(ImageTokenizer):
         """The codebook, or those of the stack."""
         codebook = self.codebook
         return codebook.codebooks if isinstance(codebook, CodebookStack) else (codebook,)
+
+    @property
+    def pools(self) -> tuple[int, ...]:
+        """Pooling factor of each level."""
+        return self.codebook.pools if isinstance(self.codebook, CodebookStack) else (1,)
+
+    @property
+    def multiple(self) -> int:
+        """The stride times what all levels' blocks fill."""
+        return self.stride * math.lcm(*self.pools)
+
+    def grids(self, height: int, width: int) -> list[tuple[int, int]]:
+        """See :meth:`ImageTokenizer.grids`."""
+        sides = [self.stride * pool for pool in self.pools]
+        return [(-(-height // side), -(-width // side)) for side in sides]
 
     def forward(self, images: Tensor, hard: bool = False) -> ImageTokenizerOutput:
         """Reconstruct through the codebook's own output, or with ``hard`` through the tokens."""

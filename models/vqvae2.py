@@ -77,6 +77,10 @@ class VQVAE2(ImageTokenizer):
         """Top and bottom."""
         return self.top_codebook, self.bottom_codebook
 
+    def grids(self, height: int, width: int) -> list[tuple[int, int]]:
+        """See :meth:`ImageTokenizer.grids`."""
+        return [(height // 8, width // 8), (height // 4, width // 4)]
+
     def forward(self, images: Tensor, hard: bool = False) -> ImageTokenizerOutput:
         """Reconstruct through the codebooks' own output, or with ``hard`` through the tokens.
 

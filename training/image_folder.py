@@ -9,12 +9,16 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .errors import DatasetError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 _VAL_NAMES = ("val", "validation")
@@ -61,38 +65,53 @@ def read_images(paths: Sequence[Path], size: int) -> Tensor:
     """
     images = np.empty((len(paths), size, size, 3), dtype=np.uint8)
     for image, path in zip(images, paths, strict=True):
-        try:
-            image[:] = _read_image(path, size)
-        except Exception as error:  # Pillow's decoders raise errors of many kinds on damaged files
-            raise DatasetError(
-                f"cannot read image {path} ({error}): repair it, convert it or move it away"
-            ) from error
+        image[:] = _cropped(open_image(path).convert("RGB"), size)
     return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()  # (N, 3, S, S)
 
 
-def _read_image(path: Path, size: int) -> np.ndarray:
-    """One image, uint8 (S, S, 3)."""
+def open_image(path: Path) -> Image:
+    """An upright image of 8 bits a channel, whole in memory; the first frame of an animation.
+
+    Raises:
+        DatasetError: The file cannot be read; the message names it.
+    """
     from PIL import Image, ImageOps
 
-    with Image.open(path) as opened:
-        image = ImageOps.exif_transpose(opened)
-        if image.mode.startswith("I;16"):  # Pillow's own conversion would clip at 255
-            image = Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
-        elif image.mode in ("I", "F"):
-            raise ValueError("its pixels have 32 bits, expected 8 or 16")
-        elif "transparency" in image.info:  # Pillow warns where a palette goes straight to RGB
-            image = image.convert("RGBA")
-        image = image.convert("RGB")
+    try:
+        with Image.open(path) as opened:
+            image = ImageOps.exif_transpose(opened)
+            if image.mode.startswith("I;16"):  # Pillow's own conversion would clip at 255
+                image = Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
+            elif image.mode in ("I", "F"):
+                raise ValueError("its pixels have 32 bits, expected 8 or 16")
+            elif "transparency" in image.info:  # Pillow warns of a palette that goes to RGB
+                image = image.convert("RGBA")
+            image.load()
+            return image
+    except Exception as error:  # Pillow's decoders raise errors of many kinds on damaged files
+        raise DatasetError(
+            f"cannot read image {path} ({error}): repair it, convert it or move it away"
+        ) from error
+
+
+def _cropped(image: Image, size: int) -> np.ndarray:
+    """The centre of an RGB image, its short side scaled, uint8 (S, S, 3)."""
+    from PIL.Image import Resampling
+
     width, height = image.size
     short = min(width, height)
     width, height = size * width // short, size * height // short
-    image = image.resize((width, height), Image.Resampling.BICUBIC)
+    image = image.resize((width, height), Resampling.BICUBIC)
     left, top = round((width - size) / 2), round((height - size) / 2)
     return np.asarray(image.crop((left, top, left + size, top + size)))
 
 
-def _find(folder: Path) -> list[Path]:
-    """All images below a folder, sorted by relative path."""
+def find_images(folder: Path) -> list[Path]:
+    """All images below a folder, sorted by relative path.
+
+    Raises:
+        DatasetError: If there is none, or a folder cannot be listed.
+    """
 
     def refuse(error: OSError) -> None:
         raise DatasetError(f"cannot list {error.filename} ({error.strerror}): make it readable")
@@ -113,7 +132,7 @@ def _find(folder: Path) -> list[Path]:
 
 def _hash_split(folder: Path, cuts: tuple[float, ...]) -> list[list[Path]]:
     """Cut the images below a folder at hash values in (0, 1), at least one image in each part."""
-    paths = _find(folder)
+    paths = find_images(folder)
     if len(paths) <= len(cuts):
         raise DatasetError(
             f"{len(paths)} images below {folder}: at least {len(cuts) + 1} are needed, one for "

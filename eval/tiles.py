@@ -1,0 +1,68 @@
+"""Pictures of any size as tiles that a model takes, and back.
+
+Tiles are coded each for itself, so that a picture of any size needs little memory; where it has
+more than one, a seam may show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+# Pixels to have in the network at once, and the longest side of a tile.
+BATCH_PIXELS = 2**18
+TILE = 512
+
+Size = tuple[int, int]  # width, height
+
+
+def boxes(size: Size) -> list[tuple[int, int, int, int]]:
+    """Left, top, right and bottom of the tiles of a picture, row by row."""
+    width, height = size
+    return [
+        (left, top, min(left + TILE, width), min(top + TILE, height))
+        for top in range(0, height, TILE)
+        for left in range(0, width, TILE)
+    ]
+
+
+def cut(picture: Image.Image) -> list[Image.Image]:
+    """Its tiles."""
+    return [picture.crop(box) for box in boxes(picture.size)]
+
+
+def paste(size: Size, tiles: list[Image.Image]) -> Image.Image:
+    """The picture of its tiles, whose padding falls off."""
+    whole = Image.new("RGB", size)
+    for (left, top, right, bottom), tile in zip(boxes(size), tiles, strict=True):
+        whole.paste(tile.crop((0, 0, right - left, bottom - top)), (left, top))
+    return whole
+
+
+def padded(size: Size, multiple: int) -> Size:
+    """Width and height up to the next multiple."""
+    return -(-size[0] // multiple) * multiple, -(-size[1] // multiple) * multiple
+
+
+def pixels_of(tile: Image.Image, multiple: int) -> Tensor:
+    """uint8 (C, H, W), its last row and column repeated up to the next multiple."""
+    pixels = torch.from_numpy(np.array(tile)).permute(2, 0, 1)
+    width, height = padded(tile.size, multiple)
+    missing = (0, width - tile.width, 0, height - tile.height)
+    return F.pad(pixels[None].float(), missing, mode="replicate")[0].byte()
+
+
+def groups(sizes: Sequence[Size]) -> Iterator[list[int]]:
+    """Numbers of tiles of one size, as many as the network takes at once."""
+    of_size: dict[Size, list[int]] = {}
+    for number, size in enumerate(sizes):
+        of_size.setdefault(size, []).append(number)
+    for (width, height), numbers in of_size.items():
+        count = max(1, BATCH_PIXELS // (width * height))
+        for start in range(0, len(numbers), count):
+            yield numbers[start : start + count]

@@ -1,0 +1,234 @@
+"""Tokens on disk: entropy-coded indices of images, with all that it takes to read them.
+
+    magic, version | length of header | header | checksum
+    header: JSON, deflated: model, codebook sizes, images, lengths of what follows
+    body:   a frequency table of K bytes for each level, all deflated; then a stream for each level
+
+The streams are asymmetric numeral systems (``constriction``) under the table's frequencies, all
+images of a level one after the other. The checksum, SHA-256 cut to 8 bytes, is of all before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import UserError
+
+MAGIC = b"softvq"
+VERSION = 1
+CHECKSUM_BYTES = 8
+# Frequencies are powers of 2 ** (1 / STEPS): a byte reaches from 1 to 2 ** -31, within 4.5 %.
+STEPS = 8
+
+Tokens = NDArray[np.int64]
+
+
+class TokenFileError(UserError):
+    """A file of tokens that cannot be read, or not with this model."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class ImageEntry:
+    """An image of a file.
+
+    Attributes:
+        name: Relative path with forward slashes.
+        width: Pixels.
+        height: Pixels.
+        mode: ``RGB`` or ``L``, what the picture is to be again.
+        lengths: Tokens of each level in the file.
+    """
+
+    name: str
+    width: int
+    height: int
+    mode: str
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """What a file holds.
+
+    Attributes:
+        model: Hash of the model that made the tokens.
+        codebook_sizes: K of each level in the file, coarse first.
+        tables: For each level uint8 (K,), what :func:`frequency_table` gives.
+        images: In the order of their tokens.
+        tokens: For each level int64 (M,), those of all images, row by row.
+    """
+
+    model: str
+    codebook_sizes: tuple[int, ...]
+    tables: tuple[NDArray[np.uint8], ...]
+    images: tuple[ImageEntry, ...]
+    tokens: tuple[Tokens, ...]
+
+    def bound(self) -> float:
+        """Bits that the tokens cost under their tables: no coder with them does better."""
+        pairs = zip(self.tokens, self.tables, strict=True)
+        return float(sum(-np.log2(frequencies(table)[part]).sum() for part, table in pairs))
+
+
+def frequency_table(counts: Sequence[int] | NDArray[Any]) -> NDArray[np.uint8]:
+    """Counts as the bytes of a file; no code is impossible.
+
+    Example:
+        >>> frequencies(frequency_table([7, 3, 0])).round(2).tolist()
+        [0.66, 0.3, 0.04]
+    """
+    seen = np.asarray(counts, dtype=np.float64) + 0.5
+    levels = 255 + np.round(STEPS * np.log2(seen / seen.max()))
+    return levels.clip(0, 255).astype(np.uint8)
+
+
+def frequencies(table: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Probabilities (K,) that a table stands for."""
+    weights = np.exp2((table.astype(np.float64) - 255) / STEPS)
+    return weights / weights.sum()
+
+
+def to_bytes(file: TokenFile) -> bytes:
+    """The bytes of a file."""
+    streams = [_coded(part, table) for part, table in zip(file.tokens, file.tables, strict=True)]
+    tables = zlib.compress(b"".join(table.tobytes() for table in file.tables), 9)
+    header = {
+        "model": file.model,
+        "sizes": file.codebook_sizes,
+        "names": _front_coded([image.name for image in file.images]),
+        "images": _grouped(file.images),
+        "lengths": [len(tables), *map(len, streams)],
+    }
+    packed = zlib.compress(json.dumps(header, separators=(",", ":")).encode(), 9)
+    start = MAGIC + bytes([VERSION]) + struct.pack("<I", len(packed))
+    data = start + packed + tables + b"".join(streams)
+    return data + _checksum(data)
+
+
+def from_bytes(data: bytes) -> TokenFile:
+    """Read the bytes of a file.
+
+    Raises:
+        TokenFileError: If they are not of such a file, of another version, or damaged.
+    """
+    if not data.startswith(MAGIC):
+        raise TokenFileError("not a file of tokens: give what `python -m eval compress` wrote")
+    if data[len(MAGIC) : len(MAGIC) + 1] not in (b"", bytes([VERSION])):
+        raise TokenFileError(
+            f"its format has version {data[len(MAGIC)]}, this softvq reads {VERSION}: use the "
+            "version that wrote it"
+        )
+    body, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
+    if _checksum(body) != checksum:
+        raise TokenFileError("it is truncated or damaged (its checksum is wrong): copy it again")
+    try:
+        return _parsed(body)
+    except (ValueError, KeyError, TypeError, IndexError, struct.error, zlib.error) as error:
+        raise TokenFileError(f"its header is not one of softvq's ({error})") from error
+
+
+def _parsed(body: bytes) -> TokenFile:
+    start = len(MAGIC) + 1 + 4
+    (length,) = struct.unpack("<I", body[start - 4 : start])
+    header = json.loads(zlib.decompress(body[start : start + length]))
+    lengths = [start + length, *header["lengths"]]
+    if sum(lengths) != len(body):
+        raise ValueError("the lengths of its parts do not add up")
+    ends = list(itertools.accumulate(lengths))
+    parts = [body[a:b] for a, b in itertools.pairwise(ends)]
+    sizes = tuple(int(size) for size in header["sizes"])
+    joined = np.frombuffer(zlib.decompress(parts[0]), dtype=np.uint8)
+    tables = tuple(np.split(joined, np.cumsum(sizes)[:-1]))
+    if [len(table) for table in tables] != list(sizes) or len(parts) != len(sizes) + 1:
+        raise ValueError("its tables are not of the sizes of its codebooks")
+    names = _from_front_coded(header["names"])
+    images = _from_groups(header["images"], names)
+    totals = [sum(image.lengths[n] for image in images) for n in range(len(sizes))]
+    tokens = tuple(map(_decoded, parts[1:], tables, totals))
+    return TokenFile(str(header["model"]), sizes, tables, images, tokens)
+
+
+def _coded(tokens: Tokens, table: NDArray[np.uint8]) -> bytes:
+    """A stream of little-endian 32-bit words; none for a codebook of one code."""
+    from constriction import stream
+
+    if len(table) == 1 or not len(tokens):
+        return b""
+    coder = stream.stack.AnsCoder()
+    model = stream.model.Categorical(frequencies(table), perfect=False)
+    coder.encode_reverse(tokens.astype(np.int32), model)
+    return coder.get_compressed().astype("<u4").tobytes()
+
+
+def _decoded(data: bytes, table: NDArray[np.uint8], count: int) -> Tokens:
+    from constriction import stream
+
+    if len(table) == 1 or not count:
+        return np.zeros(count, dtype=np.int64)
+    coder = stream.stack.AnsCoder(np.frombuffer(data, dtype="<u4").astype(np.uint32))
+    model = stream.model.Categorical(frequencies(table), perfect=False)
+    return coder.decode(model, count).astype(np.int64)
+
+
+def _grouped(images: Sequence[ImageEntry]) -> list[list[Any]]:
+    """Runs of images of one shape: [count, width, height, mode, lengths]."""
+    shapes = ((image.width, image.height, image.mode, image.lengths) for image in images)
+    return [[len(list(run)), *shape] for shape, run in itertools.groupby(shapes)]
+
+
+def _from_groups(groups: list[list[Any]], names: list[str]) -> tuple[ImageEntry, ...]:
+    images, left = [], iter(names)
+    for count, width, height, mode, lengths in groups:
+        if min(width, height, *lengths) < 1 or mode not in ("L", "RGB"):
+            raise ValueError(f"it has an image of {width} x {height} pixels and mode {mode}")
+        for name in itertools.islice(left, count):
+            images.append(ImageEntry(str(name), width, height, mode, tuple(lengths)))
+    if len(images) != len(names) or sum(group[0] for group in groups) != len(names):
+        raise ValueError("it has not as many names as images")
+    return tuple(images)
+
+
+def _front_coded(names: Sequence[str]) -> list[list[Any]]:
+    """Each name as [characters at its start, at its end, that are the last name's; the rest].
+
+    Numbered files then deflate to less than a byte a name.
+    """
+    coded: list[list[Any]] = []
+    last = ""
+    for name in names:
+        front = _common(last, name)
+        back = _common(last[front:][::-1], name[front:][::-1])
+        coded.append([front, back, name[front : len(name) - back]])
+        last = name
+    return coded
+
+
+def _common(first: str, second: str) -> int:
+    """Characters that two strings begin with alike."""
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _from_front_coded(coded: list[list[Any]]) -> list[str]:
+    names: list[str] = []
+    last = ""
+    for front, back, middle in coded:
+        last = last[:front] + middle + last[len(last) - back :]
+        names.append(last)
+    return names
+
+
+def _checksum(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()[:CHECKSUM_BYTES]
