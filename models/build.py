@@ -32,6 +32,9 @@ CONTROLLERS: dict[str, Callable[[Schedule], Any]] = {
     "codes": CodesPerToken,
 }
 
+# Their prototypes learn without the commitment term.
+STRAIGHT_THROUGH = ("ddcl-em", "vq", "vq-ema")
+
 DEFAULTS: dict[str, Any] = {
     "architecture": "vqvae",
     "in_channels": 3,
@@ -148,9 +151,17 @@ def _level_configs(config: dict[str, Any], count: int, channel_first: bool) -> l
             f"{count} levels need a size each, and a quantizer; got level_sizes {sizes} and "
             f"quantizer {config['quantizer']!r}"
         )
+    # The levels after it code what a level leaves over: latents that were pulled onto the first
+    # level's prototypes would leave nothing. The last level pulls them onto the whole code.
+    early = 0.0 if config["quantizer"] in STRAIGHT_THROUGH else config["commitment"]
     return [
         config
-        | {"codebook_size": size, "seed": config["seed"] + number, "channel_first": channel_first}
+        | {
+            "codebook_size": size,
+            "seed": config["seed"] + number,
+            "channel_first": channel_first,
+            "commitment": config["commitment"] if number == count - 1 else early,
+        }
         for number, size in enumerate(sizes)
     ]
 
