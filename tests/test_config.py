@@ -64,7 +64,7 @@ def test_help_shows_defaults_and_ranges():
     help_text = " ".join(command("--help").stdout.split())
     assert "[default: ddcl]" in help_text
     assert "[default: 512; x>=1]" in help_text
-    assert "[default: 0.001; x>0]" in help_text
+    assert "[default: 0.002; x>0]" in help_text
     assert "[0<=x<=0.99]" in help_text
     assert "[ddcl|vq|vq-ema|none]" in help_text
 

@@ -46,7 +46,7 @@ class TrainConfig:
     epochs: int = option(20, "Epochs to train, unless steps are given.", minimum=1)
     steps: int | None = option(None, "Steps to train, instead of epochs.", minimum=1)
     batch_size: int = option(128, "Images per step.", minimum=1)
-    lr: float = option(1e-3, "Learning rate of encoder and decoder (Adam).", above=0)
+    lr: float = option(2e-3, "Learning rate of encoder and decoder (Adam).", above=0)
     lr_schedule: str = option(
         "cosine",
         "Learning rates over the training: falling to zero as a half cosine, or constant.",
@@ -94,11 +94,17 @@ class TrainConfig:
         "Where prototypes start: k-means of latents, or noise; auto is kmeans, for vq random.",
         choices=("auto", "kmeans", "random"),
     )
-    commitment: float = option(
-        0.25, "Weight of L_q (ddcl), or of the commitment term (vq, vq-ema).", minimum=0
+    commitment: float | None = option(
+        None,
+        "Weight of L_q (ddcl), or of the commitment term (vq, vq-ema); default 0.25, for ddcl's "
+        "tokens 0.1.",
+        minimum=0,
     )
-    usage_weight: float = option(
-        0.05, "ddcl: weight of the KL divergence of usage from uniform.", minimum=0, only=("ddcl",)
+    usage_weight: float | None = option(
+        None,
+        "ddcl: weight of the KL divergence of usage from uniform; default 0, for paper 0.05.",
+        minimum=0,
+        only=("ddcl",),
     )
     temperature_mode: str = option(
         "codes",
@@ -260,6 +266,15 @@ class TrainConfig:
         return self.init == "kmeans"
 
     @property
+    def loss_weights(self) -> tuple[float, float]:
+        """Weights of L_q or commitment, and of the usage's divergence, with their defaults."""
+        tokens = self.quantizer == "ddcl" and self.recipe == "tokens"
+        defaults = (0.1, 0.0) if tokens else (0.25, 0.05)
+        commitment = defaults[0] if self.commitment is None else self.commitment
+        usage = defaults[1] if self.usage_weight is None else self.usage_weight
+        return commitment, usage
+
+    @property
     def timescale_ratio(self) -> float:
         """Epsilon with its default filled in."""
         if self.epsilon is not None:
@@ -296,6 +311,7 @@ class TrainConfig:
         if self.level_count > 1 and self.architecture == "vqvae":
             pools = self._numbers("level_pool") or [1] * self.level_count
         soft = "ddcl-em" if self.recipe == "tokens" else "ddcl"
+        commitment, usage_weight = self.loss_weights
         scheduled = total_steps if self.quantizer == "ddcl" else 0
         start, end = self.temperatures if scheduled else (1.0, 1.0)
         return {
@@ -310,8 +326,8 @@ class TrainConfig:
             "quantizer": soft if self.quantizer == "ddcl" else self.quantizer,
             "codebook_size": self.codebook_size,
             "codebook_dim": self.codebook_dim,
-            "commitment": self.commitment,
-            "usage_weight": self.usage_weight,
+            "commitment": commitment,
+            "usage_weight": usage_weight,
             "temperature_mode": self.temperature_mode,
             "temperature_start": start,
             "temperature_end": end,
