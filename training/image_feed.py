@@ -68,4 +68,9 @@ class ImageFeed:
 
 def seeded(seed: int, count: int, purpose: int) -> torch.Generator:
     """A CPU generator for one use."""
-    return torch.Generator().manual_seed((seed * 1_000_003 + count) * 4 + purpose)
+    return torch.Generator().manual_seed(draw_seed(seed, count, purpose))
+
+
+def draw_seed(seed: int, count: int, purpose: int) -> int:
+    """A seed for one use: 0 for order, 1 augmentation, 2 samples, 3 what the model draws."""
+    return (seed * 1_000_003 + count) * 4 + purpose

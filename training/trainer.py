@@ -33,7 +33,7 @@ from .evaluate import (
     is_tokenless,
     trackers_of,
 )
-from .image_feed import ImageFeed
+from .image_feed import ImageFeed, draw_seed
 from .processes import mean_over_processes, rank
 from .run_log import RunLog, table_header, table_row
 
@@ -158,6 +158,8 @@ class Trainer:
 
     def _train_step(self, images: Tensor) -> float:
         start = time.perf_counter()
+        # What the model itself draws, the levels to drop, differs between processes.
+        torch.manual_seed(draw_seed(self.config.seed, self.step, 3) + (rank() << 48))
         bf16 = self.config.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             output: ImageTokenizerOutput = self.forward_model(images)

@@ -1,0 +1,278 @@
+"""Models of several levels, from training to the report."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from small_runs import (
+    arguments,
+    checkpoint,
+    command,
+    differences,
+    metrics,
+    run_small,
+    untimed,
+    without_figures,
+)
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+from torch.nn import functional as F
+
+from eval.__main__ import main
+from eval.levels import level_ablation
+from eval.run import open_run
+from models import VQVAE2, build_model
+from models.build import QUANTIZERS
+from training.datasets import to_float
+from training.evaluate import evaluate_split
+
+TINY = {"hidden_channels": 8, "residual_channels": 6, "codebook_size": 16, "codebook_dim": 5}
+SHAPES = {
+    "residual": {"level_pools": [1, 1]},
+    "pyramid": {"level_pools": [4, 2, 1], "level_sizes": [5, 9, 16]},
+    "vqvae2": {"architecture": "vqvae2", "level_sizes": [7, 16]},
+}
+RUNS = {
+    "pyramid": {"levels": 3, "level_pool": "4,2,1", "level_sizes": "5,9,16"},
+    "vqvae2": {"architecture": "vqvae2"},
+    "one": {},
+}
+
+
+def images(*shape, seed=0):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def model_of(shape, **config):
+    torch.manual_seed(0)
+    model = build_model(TINY | SHAPES[shape] | config)
+    model.initialize([images(16, 3, 32, 32, seed=s) for s in range(4)])
+    return model
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        without_figures(patch)
+        return {name: run_small(root / name, epochs=1, **options) for name, options in RUNS.items()}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("quantizer", sorted(set(QUANTIZERS) - {"none"}))
+def test_tokens_of_all_and_of_the_first_levels_are_pictures(shape, quantizer):
+    model = model_of(shape, quantizer=quantizer).eval()
+    batch = images(3, 3, 32, 32, seed=9)
+    tokens = model.tokens(batch)
+    parts = model.split(tokens)
+    assert [tuple(part.shape[1:]) for part in parts] == model.grids(32, 32)
+    if shape == "residual":
+        assert tokens.shape == (3, 8, 8, 2)
+    hard = model(batch, hard=True)
+    torch.testing.assert_close(model.decode_tokens(tokens), hard.recon.detach().clamp(0, 1))
+    pairs = zip(model.split(hard.code.indices), parts, strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert torch.equal(model.reconstruct(batch), model.decode_tokens(parts))
+    for count in range(1, len(parts) + 1):
+        prefix = model.decode_tokens(parts[:count])
+        assert prefix.shape == batch.shape
+    with pytest.raises(ValueError, match="levels"):
+        model.decode_tokens([*parts, parts[-1]])
+    with pytest.raises(ValueError, match="multiples of"):
+        model.tokens(images(1, 3, 33, 32))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("quantizer", ["ddcl", "ddcl-em", "vq-ema"])
+def test_every_part_learns_and_every_level_moves(shape, quantizer):
+    model = model_of(shape, quantizer=quantizer)
+    batch = images(8, 3, 32, 32)
+    recon, code = model(batch)
+    (F.mse_loss(recon, batch) + code.loss).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.abs().max() > 0, name
+    before = [level.steps.clone() for level in model.levels]
+    model.after_step(code)
+    assert all(level.steps == old + 1 for level, old in zip(model.levels, before, strict=True))
+
+
+def test_a_vqvae2_conditions_its_bottom_on_the_top_and_decodes_both():
+    model = model_of("vqvae2").eval()
+    assert isinstance(model, VQVAE2)
+    batch = images(2, 3, 32, 32, seed=3)
+    top, bottom = model.latents(batch)
+    assert top.shape == (2, 5, 4, 4)
+    assert bottom.shape == (2, 5, 8, 8)
+    with torch.no_grad():
+        model.top_codebook.codebook.mul_(3)
+    changed = model.latents(batch)
+    assert torch.equal(changed[0], top)
+    assert not torch.allclose(changed[1], bottom)
+    tokens = model.tokens(batch)
+    other = [(tokens[0] + 1) % 7, (tokens[1] + 1) % 16]
+    plain = model.decode_tokens(tokens)
+    assert not torch.allclose(model.decode_tokens([other[0], tokens[1]]), plain)
+    assert not torch.allclose(model.decode_tokens([tokens[0], other[1]]), plain)
+
+
+def test_a_dropped_bottom_level_does_not_see_the_image():
+    model = model_of("vqvae2", level_dropout=1.0).train()
+    recon, code = model(images(4, 3, 32, 32))
+    assert (code.indices[1] == -1).all()
+    assert (code.indices[0] >= 0).all()
+    with torch.no_grad():
+        alone = model.decode_codes([code.levels[0].quantized.movedim(1, -1)])
+    torch.testing.assert_close(recon, alone)
+    assert (model.eval()(images(4, 3, 32, 32)).code.indices[1] >= 0).all()
+
+
+def test_only_the_last_level_pulls_the_latents_where_prototypes_learn_without():
+    for quantizer, expected in (("ddcl-em", [0, 0, 0.7]), ("vq", [0, 0, 0.7]), ("ddcl", [0.7] * 3)):
+        model = model_of("pyramid", quantizer=quantizer, commitment=0.7)
+        assert [level.commitment for level in model.levels] == expected
+
+
+def test_wrong_levels_are_refused():
+    for config, words in (
+        ({"level_pools": [1, 1], "level_sizes": [4]}, "2 levels need a size each"),
+        ({"level_pools": [1, 1], "quantizer": "none"}, "and a quantizer"),
+        ({"level_sizes": [4]}, "need level_pools"),
+        ({"architecture": "vqvae2", "level_pools": [2, 1]}, "level_pools must be None"),
+        ({"architecture": "vit"}, "unknown architecture 'vit'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            build_model(TINY | config)
+
+
+@pytest.mark.parametrize("name", ["pyramid", "vqvae2"])
+def test_a_run_of_levels_goes_on_where_it_was_stopped(tmp_path, monkeypatch, name):
+    without_figures(monkeypatch)
+    options = RUNS[name] | {"quantizer": "vq-ema", "lr_schedule": "constant", "level_dropout": 0.3}
+    whole = run_small(tmp_path / "whole", **options)
+    out = run_small(tmp_path / "run", **options, epochs=1)
+    assert command("--resume", "--epochs", 2, "--out", out).exit_code == 0
+    for part in ("model", "optimizer", "trackers"):
+        assert differences(checkpoint(whole)[part], checkpoint(out)[part], part) == []
+    assert untimed(whole) == untimed(out)
+
+
+def test_evaluation_counts_the_tokens_of_every_level(runs):
+    run = open_run(runs["pyramid"])
+    figures = evaluate_split(run.model, run.test_images, batch_size=20)
+    tokens = run.model.split(run.model.tokens(to_float(run.test_images)))
+    for level, part, size in zip(figures["levels"], tokens, (5, 9, 16), strict=True):
+        counts = torch.bincount(part.flatten(), minlength=size).double()
+        share = counts[counts > 0] / counts.sum()
+        assert level["utilization"] == pytest.approx((counts > 0).double().mean())
+        assert level["perplexity"] == pytest.approx(float((-share * share.log()).sum().exp()))
+        assert level["dead_codes"] == (counts == 0).sum()
+
+
+def test_the_ablation_by_hand(runs):
+    run = open_run(runs["pyramid"])
+    rows = level_ablation(run.model, run.test_images, batch_size=20)
+    batch = to_float(run.test_images)
+    with torch.no_grad():
+        tokens = run.model.split(run.model.tokens(batch))
+        codes = run.model.codes(tokens)
+
+        def psnr(codes):
+            mse = (run.model.decode_codes(codes).clamp(0, 1) - batch).square().mean(dim=(1, 2, 3))
+            return float(-10 * mse.log10().mean())
+
+        for number in range(3):
+            assert rows[number]["prefix_psnr"] == pytest.approx(psnr(codes[: number + 1]), abs=1e-4)
+            mean = codes[number].mean(dim=(0, 1, 2)).expand_as(codes[number])
+            without = [*codes[:number], mean, *codes[number + 1 :]]
+            drop = psnr(codes) - psnr(without)
+            assert rows[number]["psnr_drop_without"] == pytest.approx(drop, abs=1e-3)
+    assert [row["tokens_per_image"] for row in rows] == [4, 16, 64]
+    bits = 4 * math.log2(5) + 16 * math.log2(9) + 64 * 4
+    assert rows[-1]["prefix_bits_per_pixel"] == pytest.approx(bits / 1024)
+
+
+def test_the_report_has_a_line_for_each_level(runs, tmp_path):
+    out = tmp_path / "report.json"
+    result = CliRunner().invoke(main, ["report", str(runs["pyramid"]), "--json", str(out)])
+    assert result.exit_code == 0, result.output
+    figures = json.loads(out.read_text())
+    assert figures["codebook_size"] == [5, 9, 16]
+    assert figures["tokens_per_image"] == 84
+    assert figures["bits_per_pixel"] == pytest.approx(
+        figures["levels"][-1]["prefix_bits_per_pixel"]
+    )
+    assert figures["psnr_argmax"] == pytest.approx(figures["levels"][-1]["prefix_psnr"], abs=1e-4)
+    table = result.stdout.split("level ")[1].splitlines()
+    assert [line.split()[:2] for line in table[1:4]] == [["1", "5"], ["2", "9"], ["3", "16"]]
+    assert "K = 5 + 9 + 16" in result.stdout
+
+
+def test_tensorboard_has_every_level(tmp_path):
+    run = run_small(tmp_path / "run", epochs=1, **RUNS["pyramid"])
+    events = EventAccumulator(str(run / "train"), size_guidance={"images": 0})
+    events.Reload()
+    tags = events.Tags()
+    line = metrics(run)[0]
+    for number, level in enumerate(line["levels"], start=1):
+        for key in ("utilization", "perplexity", "loss_q"):
+            [scalar] = events.Scalars(f"codebook_level_{number}/{key}")
+            assert scalar.value == pytest.approx(level[key], rel=1e-5)
+        assert f"temperature_level_{number}/temperature_ratio" in tags["scalars"]
+        assert f"usage_level_{number}/usage_curve" in tags["images"]
+        assert list((run / "train").rglob(f"codebook_level_{number}/*.tsv"))
+    [scalar] = events.Scalars("codebook/utilization")
+    assert scalar.value == pytest.approx(min(level["utilization"] for level in line["levels"]))
+
+
+def test_levels_through_the_command_line(tmp_path):
+    words = arguments(levels=2, level_pool="2,1", epochs=1)
+    result = command(*words, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert checkpoint(tmp_path / "run")["model_config"]["level_pools"] == [2, 1]
+    result = command(*arguments(level_pool="2,1"), "--out", tmp_path / "other")
+    assert result.exit_code == 2
+    assert result.stderr == "Error: level_pool need several levels: give levels, too\n"
+
+
+def test_rate_and_distortion(runs, tmp_path):
+    out, data = tmp_path / "rate.png", tmp_path / "rate.json"
+    words = ["rate", runs["pyramid"], runs["one"], "-o", out, "--json", data, "--limit-test", 20]
+    result = CliRunner().invoke(main, list(map(str, words)))
+    assert result.exit_code == 0, result.output
+    assert out.read_bytes().startswith(b"\x89PNG")
+    figures = json.loads(data.read_text())
+    curves = {curve["name"]: curve["points"] for curve in figures["curves"]}
+    assert set(curves) == {
+        "pyramid", "one", "jpeg, files", "jpeg, sheet", "webp, files", "webp, sheet",
+    }  # fmt: skip
+    assert [point["levels"] for point in curves["pyramid"]] == [1, 2, 3]
+    run = open_run(runs["pyramid"], limit_test=20)
+    rows = level_ablation(run.model, run.test_images)
+    for point, row in zip(curves["pyramid"], rows, strict=True):
+        # Pixels are rounded to eight bits.
+        assert point["psnr"] == pytest.approx(row["prefix_psnr"], abs=0.05)
+        assert point["bound_bits_per_pixel"] < point["bits_per_pixel"]
+    for name in ("jpeg", "webp"):
+        files, sheet = curves[f"{name}, files"], curves[f"{name}, sheet"]
+        assert files[0]["bits_per_pixel"] > sheet[0]["bits_per_pixel"]
+        rates = [point["bits_per_pixel"] for point in sheet]
+        assert rates == sorted(rates)
+        assert sheet[-1]["psnr"] > 30
+    assert np.isfinite([p["ssim"] for points in curves.values() for p in points]).all()
+    twice = CliRunner().invoke(main, ["rate", str(runs["one"]), str(runs["one"]), "-o", str(out)])
+    assert twice.exit_code == 2
+    assert twice.output == "Error: a run was given twice\n"
+
+
+def test_batch_norms_of_both_levels_are_calibrated():
+    model = model_of("vqvae2")
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert len(norms) == 2
+    model.calibrate([images(8, 3, 32, 32, seed=s) for s in range(3)])
+    assert all(int(norm.num_batches_tracked) == 3 for norm in norms)
+    assert all(norm.momentum == 0.1 for norm in norms)
