@@ -157,6 +157,11 @@ def check_given(config: TrainConfig, given: dict[str, Any]) -> None:
     Raises:
         UserError: If one is not for the quantizer.
     """
+    if "epsilon" in given and config.quantizer == "ddcl" and config.recipe == "tokens":
+        raise UserError(
+            "--epsilon is for --recipe paper: the recipe tokens moves prototypes by soft EM, which "
+            "has no learning rate; leave it out"
+        )
     for spec in fields(config):
         only = spec.metadata["only"]
         if spec.name in given and config.quantizer not in only:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -21,11 +22,12 @@ from training.errors import UserError
 from training.image_folder import find_images, open_image
 
 from .run import Model
-from .tiles import Size, boxes, cut, groups, padded, paste, pixels_of
+from .tiles import Size, boxes, chunks, cut, groups, padded, paste, pixels_of, tile_sizes
 from .token_file import (
     ImageEntry,
     TokenFile,
     TokenFileError,
+    check_model,
     frequency_table,
     from_bytes,
     to_bytes,
@@ -63,19 +65,31 @@ def compress(
         levels: The first so many levels; all by default.
 
     Raises:
-        UserError: If there is no image, one cannot be read, or there are not so many levels.
+        UserError: If there is no image, one cannot be read, ``out`` is one of them, or there are
+            not so many levels.
     """
     found = named(paths)
-    pictures = [open_image(path) for _, path in found]
-    data = encode(pictures, [name for name, _ in found], model, levels=levels)
+    for _, path in found:
+        if out.resolve() == path.resolve():
+            raise UserError(f"{out} is one of the images: give another file with -o")
+    alphas = 0
+
+    def opened() -> Iterator[Image.Image]:
+        nonlocal alphas
+        for _, path in found:
+            picture = open_image(path)
+            alphas += "A" in picture.getbands()
+            yield picture
+
+    data = encode(opened(), [name for name, _ in found], model, levels=levels)
     content = to_bytes(data)
     write_atomic(out, lambda file: file.write(content))
     return Compressed(
         images=len(found),
-        pixels=sum(picture.width * picture.height for picture in pictures),
+        pixels=sum(image.width * image.height for image in data.images),
         size=len(content),
         bound=data.bound() / 8,
-        alphas=sum("A" in picture.getbands() for picture in pictures),
+        alphas=alphas,
     )
 
 
@@ -96,91 +110,123 @@ def decompress(model: Model, file: Path, folder: Path, *, levels: int | None = N
         UserError: If a picture exists already, or there are not so many levels.
     """
     try:
-        data = from_bytes(file.read_bytes())
-        pictures = decode(data, model, levels=levels)
+        data = from_bytes(file.read_bytes(), model=model_hash(model.network))
+        names = picture_names([image.name for image in data.images])
     except TokenFileError as error:
         raise TokenFileError(f"{file}: {error}") from error
-    targets = [folder / name for name in picture_names([image.name for image in data.images])]
+    targets = [folder / name for name in names]
     there = [target for target in targets if target.exists()]
     if there:
         raise UserError(f"{there[0]} exists already; give another folder with -o, or move it away")
-    for target, picture in zip(targets, pictures, strict=True):
+    for target, picture in zip(targets, decode(data, model, levels=levels), strict=True):
         write_atomic(target, functools.partial(picture.save, format="PNG"))
     return targets
 
 
 @torch.no_grad()
 def encode(
-    pictures: Sequence[Image.Image],
+    pictures: Iterable[Image.Image],
     names: Sequence[str],
     model: Model,
     *,
     levels: int | None = None,
 ) -> TokenFile:
-    """Tokens of pictures of any size; of a mode without colour, pictures without colour come back.
+    """Tokens of pictures of any size, a few pictures at a time.
+
+    Args:
+        pictures: Of any mode; those without colour come back without.
+        names: As many.
+        model: The trained model.
+        levels: The first so many levels; all by default.
 
     Raises:
         UserError: If there are not so many levels.
     """
     network = model.network
     count = check_levels(levels, len(network.levels))
-    tiles = [tile for picture in pictures for tile in cut(picture.convert("RGB"))]
-    coded: list[list[Tensor]] = [[]] * len(tiles)
-    for group in groups([padded(tile.size, network.multiple) for tile in tiles]):
-        batch = torch.stack([pixels_of(tiles[n], network.multiple) for n in group])
-        parts = network.split(network.tokens(to_float(batch.to(model.device))))[:count]
-        for place, number in enumerate(group):
-            coded[number] = [part[place].flatten().cpu() for part in parts]
-    left = iter(coded)
-    entries = []
-    for name, picture in zip(names, pictures, strict=True):
-        own = [next(left) for _ in boxes(picture.size)]
-        lengths = tuple(sum(len(tile[n]) for tile in own) for n in range(count))
-        mode = "L" if picture.mode in ("1", "L", "LA", "I;16") else "RGB"
-        entries.append(ImageEntry(name, picture.width, picture.height, mode, lengths))
-    none = [torch.zeros(0, dtype=torch.int64)]
+    entries: list[ImageEntry] = []
+    tokens: list[list[Tensor]] = [[torch.zeros(0, dtype=torch.int64)] for _ in range(count)]
+    for chunk in chunks(pictures, lambda picture: picture.width * picture.height):
+        tiles = [tile for picture in chunk for tile in cut(picture.convert("RGB"))]
+        left = iter(_tile_tokens(tiles, model, count))
+        for picture in chunk:
+            own = [next(left) for _ in boxes(picture.size)]
+            lengths = tuple(sum(len(tile[n]) for tile in own) for n in range(count))
+            mode = "L" if picture.mode in ("1", "L", "LA") else "RGB"
+            name = names[len(entries)]
+            entries.append(ImageEntry(name, picture.width, picture.height, mode, lengths))
+            for n, level in enumerate(tokens):
+                level += [tile[n] for tile in own]
     return TokenFile(
         model=model_hash(network),
         codebook_sizes=tuple(level.codebook_size for level in network.levels[:count]),
         tables=tuple(frequency_table(counts.numpy()) for counts in model.counts[:count]),
         images=tuple(entries),
-        tokens=tuple(torch.cat(none + [tile[n] for tile in coded]).numpy() for n in range(count)),
+        tokens=tuple(torch.cat(level).numpy() for level in tokens),
     )
 
 
+def _tile_tokens(tiles: Sequence[Image.Image], model: Model, count: int) -> list[list[Tensor]]:
+    """For each tile its tokens on each level, flat."""
+    network = model.network
+    coded: list[list[Tensor]] = [[] for _ in tiles]
+    for group in groups([padded(tile.size, network.stride) for tile in tiles]):
+        batch = torch.stack([pixels_of(tiles[n], network.stride) for n in group])
+        parts = network.split(network.tokens(to_float(batch.to(model.device))))[:count]
+        for place, number in enumerate(group):
+            coded[number] = [part[place].flatten().cpu() for part in parts]
+    return coded
+
+
 @torch.no_grad()
-def decode(data: TokenFile, model: Model, *, levels: int | None = None) -> list[Image.Image]:
-    """Pictures of a file.
+def decode(data: TokenFile, model: Model, *, levels: int | None = None) -> Iterator[Image.Image]:
+    """Pictures of a file in its order, a few decoded at a time.
 
     Raises:
         TokenFileError: If another model made it.
         UserError: If it has not so many levels.
     """
     network = model.network
-    check_model(data, network)
+    check_model(data.model, model_hash(network))
     count = check_levels(levels, len(data.codebook_sizes))
-    sizes = [
-        padded((right - left, bottom - top), network.multiple)
+    grids = [
+        network.grids(height, width)[:count]
         for image in data.images
-        for left, top, right, bottom in boxes((image.width, image.height))
+        for width, height in tile_sizes((image.width, image.height), network.stride)
     ]
-    grids = [network.grids(height, width)[:count] for width, height in sizes]
     tokens = [
         _split(part, [grid[n] for grid in grids]) for n, part in enumerate(data.tokens[:count])
     ]
-    tiles = [Image.new("RGB", (1, 1))] * len(sizes)
-    for group in groups(sizes):
-        batch = [torch.stack([level[n] for n in group]).to(model.device) for level in tokens]
-        decoded = network.decode_tokens(batch).mul(255).round().byte().cpu()
-        for number, picture in zip(group, decoded, strict=True):
-            tiles[number] = Image.fromarray(picture.permute(1, 2, 0).numpy())
-    left = iter(tiles)
-    pictures = []
-    for image in data.images:
-        size = image.width, image.height
-        picture = paste(size, [next(left) for _ in boxes(size)])
-        pictures.append(picture.convert(image.mode))
-    return pictures
+    return _pictures(data, [list(own) for own in zip(*tokens, strict=True)], network, model.device)
+
+
+@torch.no_grad()
+def _pictures(
+    data: TokenFile, tokens: list[list[Tensor]], network: ImageTokenizer, device: torch.device
+) -> Iterator[Image.Image]:
+    """Pictures from the tokens (h_l, w_l) of each tile."""
+    left = iter(tokens)
+    for chunk in chunks(data.images, lambda image: image.width * image.height):
+        sizes = [
+            size
+            for image in chunk
+            for size in tile_sizes((image.width, image.height), network.stride)
+        ]
+        own = [next(left) for _ in sizes]
+        tiles = [Image.new("RGB", (1, 1))] * len(sizes)
+        for group in groups(sizes):
+            width, height = sizes[group[0]]
+            batch = [
+                torch.stack(level).to(device)
+                for level in zip(*(own[number] for number in group), strict=True)
+            ]
+            decoded = network.decode_tokens(batch, (height, width)).mul(255).round().byte().cpu()
+            for number, picture in zip(group, decoded, strict=True):
+                tiles[number] = Image.fromarray(picture.permute(1, 2, 0).numpy())
+        ready = iter(tiles)
+        for image in chunk:
+            size = image.width, image.height
+            yield paste(size, [next(ready) for _ in boxes(size)]).convert(image.mode)
 
 
 def _split(tokens: NDArray[np.int64], grids: list[Size]) -> list[Tensor]:
@@ -203,26 +249,13 @@ def check_levels(levels: int | None, there: int) -> int:
     return levels or there
 
 
-def check_model(data: TokenFile, network: ImageTokenizer) -> None:
-    """Refuse a file that another model made.
-
-    Raises:
-        TokenFileError: If its tokens mean something else here.
-    """
-    if data.model != model_hash(network):
-        raise TokenFileError(
-            f"another model made it ({data.model[:12]}, this one is {model_hash(network)[:12]}): "
-            "give the run, and its best.pt or last.pt, that it was compressed with"
-        )
-
-
 def model_hash(network: ImageTokenizer) -> str:
-    """What two models share only if all their weights are equal."""
-    digest = hashlib.sha256()
+    """What two models share only if all weights and the shapes of their tokens are equal."""
+    digest = hashlib.sha256(repr(network.grids(960, 960)).encode())
     for name, tensor in sorted(network.state_dict().items()):
         value = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.numpy().tobytes())
+        digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:32]
 
 
@@ -244,24 +277,30 @@ def named(paths: Sequence[Path]) -> list[tuple[str, Path]]:
 
 
 def picture_names(names: Sequence[str]) -> list[PurePosixPath]:
-    """Names of the decoded pictures: PNG, no two alike, none outside the folder.
+    """Names of the decoded pictures: PNG, inside the folder, no two alike on any file system.
 
     Raises:
         TokenFileError: If a name would lead out of the folder.
 
     Example:
-        >>> [str(name) for name in picture_names(["a.jpg", "b/a.png", "a.png"])]
-        ['a.png', 'b/a.png', 'a.png.png']
+        >>> [str(name) for name in picture_names(["a.jpg", "b/a.png", "A.png", "12:30.png"])]
+        ['a.png', 'b/a.png', 'A-2.png', '12_30.png']
     """
-    pictures: dict[PurePosixPath, None] = {}
+    paths = []
     for name in names:
-        path = PurePosixPath(name)
-        odd = path.is_absolute() or ".." in path.parts or not path.name or set(name) & set("\\:")
-        if odd:
+        # No separators to other systems' eyes, nor what names may not hold there.
+        path = PurePosixPath(re.sub(r'[\\:*?"<>|\x00-\x1f]', "_", name))
+        if path.is_absolute() or ".." in path.parts or not path.name:
             raise TokenFileError(f"the name {name!r} in it may lead out of the folder")
-        picture = path.with_suffix(".png")
-        while picture in pictures:
-            path = path.with_name(f"{path.name}.png")
-            picture = path
-        pictures[picture] = None
-    return list(pictures)
+        paths.append(path.with_suffix(".png"))
+    taken = {str(parent).casefold() for path in paths for parent in path.parents}
+    numbers: dict[str, int] = {}
+    pictures = []
+    for path in paths:
+        picture, plain = path, str(path).casefold()
+        while str(picture).casefold() in taken:
+            numbers[plain] = numbers.get(plain, 1) + 1
+            picture = path.with_stem(f"{path.stem}-{numbers[plain]}")
+        taken.add(str(picture).casefold())
+        pictures.append(picture)
+    return pictures

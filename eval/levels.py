@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from models import ImageTokenizer
+from models.tokenizer import size_of
 from training.datasets import to_float
 from training.evaluate import squared_error_sums, trackers_of
 
@@ -47,11 +48,12 @@ def level_ablation(
     for part, indices in zip(images.split(batch_size), tokens, strict=True):
         batch, codes = to_float(part.to(device)), model.codes(indices)
         for number in range(count):
-            prefix = model.decode_codes(codes[: number + 1]).clamp(0, 1)
+            prefix = model.decode_codes(codes[: number + 1], size_of(batch)).clamp(0, 1)
             without = [*codes]
             without[number] = means[number].expand_as(codes[number])
             errors = squared_error_sums(prefix, batch)
-            lost = squared_error_sums(model.decode_codes(without).clamp(0, 1), batch)["psnr"]
+            decoded = model.decode_codes(without, size_of(batch)).clamp(0, 1)
+            lost = squared_error_sums(decoded, batch)["psnr"]
             for place, value in enumerate((errors["mse"], errors["psnr"], lost)):
                 sums[number][place] += float(value) / len(images)
     sizes = [own[0].numel() for own in tokens[0]]

@@ -24,6 +24,7 @@ from .token_file import from_bytes, to_bytes
 
 QUALITIES = (1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95)
 CODECS = ("jpeg", "webp")
+LONGEST_SIDE = 16383  # of a WebP
 
 
 def rate_distortion(
@@ -78,7 +79,7 @@ def token_points(model: Model, images: Tensor) -> list[dict[str, Any]]:
     for levels in range(1, len(model.network.levels) + 1):
         file = encode(pictures, names, model, levels=levels)
         content = to_bytes(file)
-        decoded = to_tensor(decode(from_bytes(content), model))
+        decoded = to_tensor(list(decode(from_bytes(content), model)))
         points.append(
             {
                 "levels": levels,
@@ -101,17 +102,22 @@ def separate(pictures: Sequence[Image.Image], write: Write) -> tuple[int, list[I
 
 
 def as_sheet(pictures: Sequence[Image.Image], write: Write) -> tuple[int, list[Image.Image]]:
-    """Bytes and pictures of one file with all pictures side by side: one header for all."""
+    """Bytes and pictures of files with all pictures side by side: next to no header."""
     width, height = pictures[0].size
-    columns = int(np.ceil(np.sqrt(len(pictures))))
-    rows = -(-len(pictures) // columns)
-    sheet = Image.new("RGB", (columns * width, rows * height))
-    places = [(n % columns * width, n // columns * height) for n in range(len(pictures))]
-    for picture, place in zip(pictures, places, strict=True):
-        sheet.paste(picture, place)
-    content = write(sheet)
-    decoded = Image.open(io.BytesIO(content)).convert("RGB")
-    return len(content), [decoded.crop((x, y, x + width, y + height)) for x, y in places]
+    columns = min(int(np.ceil(np.sqrt(len(pictures)))), LONGEST_SIDE // width)
+    rows = min(-(-len(pictures) // columns), LONGEST_SIDE // height)
+    size, shown = 0, []
+    for start in range(0, len(pictures), columns * rows):
+        own = pictures[start : start + columns * rows]
+        sheet = Image.new("RGB", (columns * width, -(-len(own) // columns) * height))
+        places = [(n % columns * width, n // columns * height) for n in range(len(own))]
+        for picture, place in zip(own, places, strict=True):
+            sheet.paste(picture, place)
+        content = write(sheet)
+        decoded = Image.open(io.BytesIO(content)).convert("RGB")
+        size += len(content)
+        shown += [decoded.crop((x, y, x + width, y + height)) for x, y in places]
+    return size, shown
 
 
 def codec_point(

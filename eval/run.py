@@ -52,8 +52,7 @@ def open_model(run: Path, *, device: str = "auto") -> Model:
         raise UserError(f"{path} was trained with --quantizer none, so it has no tokens")
     counts = []
     for level, saved in zip(network.levels, state["trackers"], strict=True):
-        rows = [*saved["history"], saved["counts"]]
-        used = next((row for row in reversed(rows) if row.sum() > 0), None)
+        used = next((row for row in reversed(saved["history"]) if row.sum() > 0), None)
         counts.append(torch.ones(level.codebook_size).long() if used is None else used)
     return Model(network, place, counts, state)
 

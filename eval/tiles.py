@@ -1,12 +1,13 @@
 """Pictures of any size as tiles that a model takes, and back.
 
-Tiles are coded each for itself, so that a picture of any size needs little memory; where it has
-more than one, a seam may show.
+Tiles are coded each for itself, a few at a time, so that the network needs little memory for a
+picture of any size; where it has more than one, a seam may show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ BATCH_PIXELS = 2**18
 TILE = 512
 
 Size = tuple[int, int]  # width, height
+Item = TypeVar("Item")
 
 
 def boxes(size: Size) -> list[tuple[int, int, int, int]]:
@@ -29,6 +31,27 @@ def boxes(size: Size) -> list[tuple[int, int, int, int]]:
         for top in range(0, height, TILE)
         for left in range(0, width, TILE)
     ]
+
+
+def tile_sizes(size: Size, multiple: int) -> list[Size]:
+    """Padded sizes of the tiles of a picture."""
+    return [
+        padded((right - left, bottom - top), multiple) for left, top, right, bottom in boxes(size)
+    ]
+
+
+def chunks(items: Iterable[Item], pixels: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Runs of pictures of about as many pixels as the network takes at once, at least one each."""
+    chunk: list[Item] = []
+    total = 0
+    for item in items:
+        chunk.append(item)
+        total += pixels(item)
+        if total >= BATCH_PIXELS:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
+        yield chunk
 
 
 def cut(picture: Image.Image) -> list[Image.Image]:

@@ -29,6 +29,8 @@ VERSION = 1
 CHECKSUM_BYTES = 8
 # Frequencies are powers of 2 ** (1 / STEPS): a byte reaches from 1 to 2 ** -31, within 4.5 %.
 STEPS = 8
+# The coder's frequencies have 24 bits.
+LEAST = 2.0**-20
 
 Tokens = NDArray[np.int64]
 
@@ -77,7 +79,7 @@ class TokenFile:
     tokens: tuple[Tokens, ...]
 
     def bound(self) -> float:
-        """Bits that the tokens cost under their tables: no coder with them does better."""
+        """Bits of an ideal coder with the frequencies of the tables."""
         pairs = zip(self.tokens, self.tables, strict=True)
         return float(sum(-np.log2(frequencies(table)[part]).sum() for part, table in pairs))
 
@@ -95,8 +97,9 @@ def frequency_table(counts: Sequence[int] | NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def frequencies(table: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Probabilities (K,) that a table stands for."""
+    """Probabilities (K,) that a table stands for, none below what the coder can tell apart."""
     weights = np.exp2((table.astype(np.float64) - 255) / STEPS)
+    weights = np.maximum(weights / weights.sum(), LEAST)
     return weights / weights.sum()
 
 
@@ -110,6 +113,7 @@ def to_bytes(file: TokenFile) -> bytes:
         "names": _front_coded([image.name for image in file.images]),
         "images": _grouped(file.images),
         "lengths": [len(tables), *map(len, streams)],
+        "crcs": [_crc(part) for part in file.tokens],
     }
     packed = zlib.compress(json.dumps(header, separators=(",", ":")).encode(), 9)
     start = MAGIC + bytes([VERSION]) + struct.pack("<I", len(packed))
@@ -117,11 +121,15 @@ def to_bytes(file: TokenFile) -> bytes:
     return data + _checksum(data)
 
 
-def from_bytes(data: bytes) -> TokenFile:
+def from_bytes(data: bytes, model: str | None = None) -> TokenFile:
     """Read the bytes of a file.
 
+    Args:
+        data: All of them.
+        model: Hash of the model that has to have made it; any by default.
+
     Raises:
-        TokenFileError: If they are not of such a file, of another version, or damaged.
+        TokenFileError: If they are not of such a file, of another version or model, or damaged.
     """
     if not data.startswith(MAGIC):
         raise TokenFileError("not a file of tokens: give what `python -m eval compress` wrote")
@@ -134,15 +142,38 @@ def from_bytes(data: bytes) -> TokenFile:
     if _checksum(body) != checksum:
         raise TokenFileError("it is truncated or damaged (its checksum is wrong): copy it again")
     try:
-        return _parsed(body)
-    except (ValueError, KeyError, TypeError, IndexError, struct.error, zlib.error) as error:
+        return _parsed(body, model)
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        LookupError,
+        OverflowError,
+        struct.error,
+        zlib.error,
+    ) as error:
         raise TokenFileError(f"its header is not one of softvq's ({error})") from error
 
 
-def _parsed(body: bytes) -> TokenFile:
+def check_model(made_by: str, model: str) -> None:
+    """Refuse a file that another model made.
+
+    Raises:
+        TokenFileError: If its tokens mean something else to this one.
+    """
+    if made_by != model:
+        raise TokenFileError(
+            f"another model made it ({made_by[:12]}, this one is {model[:12]}): give the run, and "
+            "its best.pt or last.pt, that it was compressed with"
+        )
+
+
+def _parsed(body: bytes, model: str | None) -> TokenFile:
     start = len(MAGIC) + 1 + 4
     (length,) = struct.unpack("<I", body[start - 4 : start])
     header = json.loads(zlib.decompress(body[start : start + length]))
+    if model is not None:
+        check_model(header["model"], model)
     lengths = [start + length, *header["lengths"]]
     if sum(lengths) != len(body):
         raise ValueError("the lengths of its parts do not add up")
@@ -157,6 +188,8 @@ def _parsed(body: bytes) -> TokenFile:
     images = _from_groups(header["images"], names)
     totals = [sum(image.lengths[n] for image in images) for n in range(len(sizes))]
     tokens = tuple(map(_decoded, parts[1:], tables, totals))
+    if [_crc(part) for part in tokens] != header["crcs"]:
+        raise ValueError("its streams do not decode to the tokens that were written")
     return TokenFile(str(header["model"]), sizes, tables, images, tokens)
 
 
@@ -191,8 +224,11 @@ def _grouped(images: Sequence[ImageEntry]) -> list[list[Any]]:
 def _from_groups(groups: list[list[Any]], names: list[str]) -> tuple[ImageEntry, ...]:
     images, left = [], iter(names)
     for count, width, height, mode, lengths in groups:
-        if min(width, height, *lengths) < 1 or mode not in ("L", "RGB"):
-            raise ValueError(f"it has an image of {width} x {height} pixels and mode {mode}")
+        numbers = (count, width, height, *lengths)
+        if any(type(number) is not int or number < 1 for number in numbers):
+            raise ValueError(f"it has an image of {width} x {height} pixels and {lengths} tokens")
+        if max(lengths) > (width + 1024) * (height + 1024) or mode not in ("L", "RGB"):
+            raise ValueError(f"it has an image of {lengths} tokens and mode {mode}")
         for name in itertools.islice(left, count):
             images.append(ImageEntry(str(name), width, height, mode, tuple(lengths)))
     if len(images) != len(names) or sum(group[0] for group in groups) != len(names):
@@ -213,6 +249,10 @@ def _front_coded(names: Sequence[str]) -> list[list[Any]]:
         coded.append([front, back, name[front : len(name) - back]])
         last = name
     return coded
+
+
+def _crc(tokens: Tokens) -> int:
+    return zlib.crc32(tokens.astype("<i8").tobytes())
 
 
 def _common(first: str, second: str) -> int:

@@ -22,6 +22,7 @@ from softvq import (
 
 from .identity import IdentityCodebook
 from .layers import ConvDecoder, ConvEncoder, DoublingDecoder, HalvingEncoder
+from .peers import peer
 from .tokenizer import ImageTokenizer
 from .vqvae import VQVAE
 from .vqvae2 import VQVAE2
@@ -207,12 +208,21 @@ def _vq(kind: type[VQCodebook]) -> Callable[[dict[str, Any]], Codebook]:
     return build
 
 
+def _peer(name: str) -> Callable[[dict[str, Any]], Codebook]:
+    def build(config: dict[str, Any]) -> Codebook:
+        size, dim = config["codebook_size"], config["codebook_dim"]
+        return peer(name, dim, size, channel_first=config.get("channel_first", True))
+
+    return build
+
+
 QUANTIZERS: dict[str, Callable[[dict[str, Any]], Codebook]] = {
     "ddcl": _ddcl(DDCLCodebook),
     "ddcl-em": _ddcl(DDCLEMCodebook),
     "vq": _vq(VQCodebook),
     "vq-ema": _vq(VQEMACodebook),
     "none": lambda config: IdentityCodebook(config["codebook_dim"], channel_first=True),
+    **{name: _peer(name) for name in ("vqp-ema", "vqp-rotation", "simvq", "fsq", "lfq")},
 }
 
 ARCHITECTURES: dict[str, Callable[[dict[str, Any]], ImageTokenizer]] = {

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from softvq import Codebook, CodebookOutput, StackOutput
+from softvq.stack import after_step_of
 
 Tokens = Tensor | list[Tensor]
 
@@ -44,11 +45,6 @@ class ImageTokenizer(nn.Module):
         """The codebooks, coarse first."""
         raise NotImplementedError
 
-    @property
-    def multiple(self) -> int:
-        """Sides of images whose tokens, of the first levels only too, cover just them."""
-        return self.stride
-
     def grids(self, height: int, width: int) -> list[tuple[int, int]]:
         """(h_l, w_l) of the tokens of each level, for images of that size."""
         raise NotImplementedError
@@ -78,15 +74,16 @@ class ImageTokenizer(nn.Module):
         raise NotImplementedError
 
     def after_step(self, *codes: CodebookOutput | StackOutput) -> None:
-        """Move the state of every level; see :meth:`softvq.Codebook.after_step`."""
-        for number, level in enumerate(self.levels):
-            level.after_step(*(code.levels[number] for code in codes))
+        """Move the state of every level, or of none; see :meth:`softvq.Codebook.after_step`."""
+        after_step_of(self.levels, codes)
 
-    def decode_codes(self, codes: Sequence[Tensor]) -> Tensor:
+    def decode_codes(self, codes: Sequence[Tensor], size: tuple[int, int] | None = None) -> Tensor:
         """Images, not clamped, from the vectors of the levels, or of the first ones.
 
         Args:
             codes: (B, h_l, w_l, D) for each level.
+            size: Height and width of the images; the largest that the codes fit by default, which
+                is their own where the blocks of the first levels fill them.
         """
         raise NotImplementedError
 
@@ -110,14 +107,23 @@ class ImageTokenizer(nn.Module):
         return parts
 
     @torch.no_grad()
-    def decode_tokens(self, tokens: Tokens) -> Tensor:
-        """Images in [0, 1] from tokens of all levels, or of the first ones."""
-        return self.decode_codes(self.codes(tokens)).clamp(0, 1)
+    def decode_tokens(self, tokens: Tokens, size: tuple[int, int] | None = None) -> Tensor:
+        """Images in [0, 1] from tokens of all levels, or of the first ones.
+
+        Args:
+            tokens: As the class describes them; -1 stands for a code of zeros.
+            size: As in :meth:`decode_codes`.
+        """
+        return self.decode_codes(self.codes(tokens), size).clamp(0, 1)
 
     def codes(self, tokens: Tokens) -> list[Tensor]:
-        """Prototypes (B, h_l, w_l, D) of each level."""
+        """Prototypes (B, h_l, w_l, D) of each level, zero where the index is -1.
+
+        Raises:
+            IndexError: If an index lies outside [-1, K).
+        """
         return [
-            level.codebook[part]
+            level.decode(part).movedim(1 if level.channel_first else -1, -1)
             for level, part in zip(self.levels, self.split(tokens), strict=False)
         ]
 
@@ -135,7 +141,7 @@ class ImageTokenizer(nn.Module):
         if mode == "soft":
             return self(images).recon.clamp(0, 1)
         if mode == "argmax":
-            return self.decode_tokens(self.tokens(images))
+            return self.decode_tokens(self.tokens(images), size_of(images))
         raise ValueError(f'mode must be "soft" or "argmax", got {mode!r}')
 
     @torch.no_grad()
@@ -171,6 +177,11 @@ class ImageTokenizer(nn.Module):
                 f"images must be (B, C, H, W) with H and W multiples of {self.stride}, "
                 f"got shape {tuple(images.shape)}"
             )
+
+
+def size_of(images: Tensor) -> tuple[int, int]:
+    """Height and width of images (B, C, H, W)."""
+    return images.shape[2], images.shape[3]
 
 
 def latent_norm(dim: int, normalize: bool) -> nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -63,11 +62,6 @@ class VQVAE(ImageTokenizer):
         """Pooling factor of each level."""
         return self.codebook.pools if isinstance(self.codebook, CodebookStack) else (1,)
 
-    @property
-    def multiple(self) -> int:
-        """The stride times what all levels' blocks fill."""
-        return self.stride * math.lcm(*self.pools)
-
     def grids(self, height: int, width: int) -> list[tuple[int, int]]:
         """See :meth:`ImageTokenizer.grids`."""
         sides = [self.stride * pool for pool in self.pools]
@@ -106,8 +100,9 @@ class VQVAE(ImageTokenizer):
         """Indices of the nearest prototypes: (B, h, w), or as the stack gives them."""
         return self.codebook.encode(self.encode(images))
 
-    def decode_codes(self, codes: Sequence[Tensor]) -> Tensor:
+    def decode_codes(self, codes: Sequence[Tensor], size: tuple[int, int] | None = None) -> Tensor:
         """Images from the vectors of the levels; see :meth:`ImageTokenizer.decode_codes`."""
         if isinstance(self.codebook, CodebookStack):
-            return self.decode(self.codebook.combine(codes))
+            grid = None if size is None else (size[0] // self.stride, size[1] // self.stride)
+            return self.decode(self.codebook.combine(codes, grid))
         return self.decode(codes[0].movedim(-1, 1))

@@ -121,7 +121,7 @@ class VQVAE2(ImageTokenizer):
             latents = [both[number] for both in self.calibrate(again)]
             level.initialize(latents, seed=seed + number)
 
-    def decode_codes(self, codes: Sequence[Tensor]) -> Tensor:
+    def decode_codes(self, codes: Sequence[Tensor], size: tuple[int, int] | None = None) -> Tensor:
         """Images from the codes of both levels, or of the top alone: the bottom is zero then."""
         top = codes[0].movedim(-1, 1)
         if len(codes) > 1:

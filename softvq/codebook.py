@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from einops import rearrange
@@ -101,6 +101,10 @@ class Codebook(Pretrained, nn.Module):
             FloatingPointError: If the latents hold NaN or infinity; no state has moved then.
             TypeError: If no output is given.
         """
+        self._step(self._checked(outs))
+
+    def _checked(self, outs: Sequence[CodebookOutput]) -> BatchStatistics:
+        """What a step learns from, or the errors of :meth:`after_step`."""
         if not outs:
             raise TypeError("after_step needs what forward returned: after_step(out)")
         batch = batch_statistics(outs)
@@ -109,6 +113,9 @@ class Codebook(Pretrained, nn.Module):
                 "the latents given to the codebook hold NaN or infinity; lower the learning rate, "
                 "or look for an overflow in the encoder (half precision?)"
             )
+        return batch
+
+    def _step(self, batch: BatchStatistics) -> None:
         self.steps += 1
         self._learn(batch)
 

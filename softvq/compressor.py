@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .codebook import compute_dtype
 from .ddcl import DDCLCodebook
 from .functional import assignment
 from .output import CodebookOutput
@@ -20,6 +21,8 @@ class CompressedLevel(NamedTuple):
     Attributes:
         code: The codebook's output; ``code.quantized`` (B, T_l, D) is what the layer passes on.
         mask: bool (B, T_l), False for padding, or None where none was given.
+        prototypes: (B, K_l, D), each document's own mean of the vectors assigned to a prototype:
+            the document as K_l vectors. Zero where its share is. Carries gradients.
         proportions: (B, K_l), mean assignment over the document's places that are not padding:
             its share of each prototype. Sums to one, or to zero for a document of padding only.
             Carries gradients.
@@ -27,6 +30,7 @@ class CompressedLevel(NamedTuple):
 
     code: CodebookOutput
     mask: Tensor | None
+    prototypes: Tensor
     proportions: Tensor
 
 
@@ -110,15 +114,21 @@ class DocumentCompressor(nn.Module):
                 before = levels[-1]
                 tokens, mask = pool(before.code.quantized, self.segments[number - 1], before.mask)
             code = codebook(tokens, mask)
-            levels.append(CompressedLevel(code, mask, proportions(codebook, tokens, mask)))
+            shares, prototypes = _shares(codebook, tokens, mask)
+            levels.append(CompressedLevel(code, mask, prototypes, shares))
         loss = torch.stack([level.code.loss for level in levels]).sum()
         return CompressedDocuments(code.quantized, mask, loss, tuple(levels))
 
     @torch.no_grad()
     def after_step(self, *outs: CompressedDocuments) -> None:
         """Move every layer's state; see :meth:`softvq.Codebook.after_step`."""
-        for number, codebook in enumerate(self._layers()):
-            codebook.after_step(*(out.levels[number].code for out in outs))
+        layers = tuple(self._layers())
+        batches = [
+            layer._checked([out.levels[number].code for out in outs])
+            for number, layer in enumerate(layers)
+        ]
+        for layer, batch in zip(layers, batches, strict=True):
+            layer._step(batch)
 
     @torch.no_grad()
     def initialize(self, tokens: Tensor, mask: Tensor | None = None, *, seed: int = 0) -> None:
@@ -160,11 +170,23 @@ def proportions(codebook: DDCLCodebook, tokens: Tensor, mask: Tensor | None = No
         >>> tuple(shares.shape), round(shares.sum().item(), 4)
         ((2, 8), 2.0)
     """
-    kept = tokens.new_ones(tokens.shape[:2]) if mask is None else mask.to(tokens.dtype)
-    if mask is not None:
-        tokens = torch.where(mask[..., None], tokens, 0.0)
-    dtype = codebook.codebook.dtype
-    q = assignment(tokens.flatten(0, 1).to(dtype), codebook.codebook, codebook.temperature)
-    q = q.unflatten(0, tokens.shape[:2])  # (B, T, K)
-    weights = kept / kept.sum(dim=1, keepdim=True).clamp_min(1)
-    return torch.einsum("bt,btk->bk", weights.to(dtype), q)
+    return _shares(codebook, tokens, mask)[0]
+
+
+def _shares(codebook: DDCLCodebook, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Proportions (B, K), and each document's own mean (B, K, D) at every prototype."""
+    dtype = compute_dtype(tokens, codebook.codebook)
+    with torch.autocast(tokens.device.type, enabled=False):
+        z = tokens.to(dtype)
+        if mask is not None:
+            z = torch.where(mask[..., None], z, 0.0)
+        temperature = codebook.temperature.to(dtype)
+        q = assignment(z.flatten(0, 1), codebook.codebook.to(dtype), temperature)
+        q = q.unflatten(0, tokens.shape[:2])  # (B, T, K)
+        if mask is not None:
+            q = q * mask[..., None]
+        mass = q.sum(dim=1)  # (B, K)
+        sums = torch.einsum("btk,btd->bkd", q, z)
+        # A prototype without a token has a mean of zero, not of rounding over rounding.
+        means = sums / mass.clamp_min(1e-6)[..., None]
+        return mass / mass.sum(dim=1, keepdim=True).clamp_min(1e-6), means

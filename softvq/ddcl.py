@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .attention import soft_quantize_attention
 from .codebook import Codebook, compute_dtype
-from .distributed import summed
+from .distributed import summed, widest_dtype
 from .functional import SoftCode, largest_variance, soft_quantize, token_weights
 from .output import BatchStatistics, CodebookOutput
 from .temperature import CodesPerToken, ConstantTemperature, Schedule, TemperatureController
@@ -181,7 +181,7 @@ class DDCLCodebook(Codebook):
         stats = (count, batch.entropy * count, batch.usage * count, centred.sum(dim=0))
         second = centred.mT @ centred  # (D, D)
         # Sums of one vector: exact over processes with unequal token counts.
-        sums = summed(torch.cat([*stats, second.flatten()]).double())
+        sums = summed(torch.cat([*stats, second.flatten()]).to(widest_dtype(second.device)))
         if sums[0] == 0:
             return
         sizes = [1, 1, self.codebook_size, self.dim, self.dim**2]

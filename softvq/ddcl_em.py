@@ -57,6 +57,6 @@ class DDCLEMCodebook(DDCLCodebook):
         count = summed(shift.new_tensor([len(batch.tokens)]))
         # The running sum over the running usage, written so that it needs no sum to be kept and
         # keeps its digits far from the origin.
-        size = self.running_usage[:, None].clamp_min(1e-12)
+        size = self.running_usage.to(shift.dtype)[:, None].clamp_min(1e-12)
         shift = shift / (size * count)
         self.codebook.add_(shift.to(self.codebook.dtype), alpha=1 - self.decay)

@@ -88,7 +88,7 @@ def grid_shape(
     found = tuple(map(min, zip(*ends, strict=False))) if shape is None else tuple(shape)
     for level, factor, end in zip(cells, factors, ends, strict=False):
         fits = (top - factor < size <= top for top, size in zip(end, found, strict=False))
-        if len(found) != len(end) or level[0] != cells[0][0] or not all(fits):
+        if len(found) != len(end) or list(level[:1]) != list(cells[0][:1]) or not all(fits):
             raise ValueError(
                 f"indices of shapes {[tuple(level) for level in cells]}, pooled by "
                 f"{tuple(factors[: len(cells)])}, do not all belong to a grid of shape {found}"

@@ -13,6 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from .temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def config_of(codebook: Codebook | CodebookStack) -> dict[str, Any]:
     """
     from .stack import CodebookStack
 
-    if isinstance(codebook, CodebookStack):
+    if type(codebook) is CodebookStack:
         return {
             "class": "CodebookStack",
             "levels": [config_of(level) for level in codebook.codebooks],
@@ -197,15 +199,23 @@ def load(path: str | os.PathLike[str]) -> Codebook | CodebookStack:
         codebook = codebook_from(json.loads(text))
     except ValueError as error:
         raise ValueError(f"the config in {source} is damaged or unknown: {error}") from error
-    # A mixed stack is not made by any cast that a user could do at once.
-    prototypes = [value for name, value in tensors.items() if name.split(".")[-1] == "codebook"]
-    if prototypes:
-        codebook = codebook.to(prototypes[0].dtype)
+    for name, value in tensors.items():
+        path_to, _, last = name.rpartition(".")
+        if last == "codebook":
+            _level(codebook, path_to, weights).to(value.dtype)
     try:
         codebook.load_state_dict(tensors)
     except RuntimeError as error:
         raise ValueError(f"the weights in {weights} do not fit its config: {error}") from error
     return codebook.eval()
+
+
+def _level(codebook: nn.Module, path_to: str, weights: Path) -> nn.Module:
+    """The codebook itself, or one of a stack's levels."""
+    try:
+        return codebook.get_submodule(path_to)
+    except AttributeError as error:
+        raise ValueError(f"the weights in {weights} do not fit its config: {error}") from error
 
 
 def _replace(files: dict[Path, bytes]) -> None:

@@ -9,7 +9,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from .codebook import Codebook, compute_dtype
-from .output import StackOutput
+from .output import CodebookOutput, StackOutput
 from .pooling import grid_shape, pool, unpool
 from .pretrained import Pretrained
 
@@ -145,11 +145,8 @@ class CodebookStack(Pretrained, nn.Module):
 
     @torch.no_grad()
     def after_step(self, *outs: StackOutput) -> None:
-        """Move every level's state; see :meth:`Codebook.after_step`."""
-        if not outs:
-            raise TypeError("after_step needs what forward returned: after_step(out)")
-        for number, level in enumerate(self.codebooks):
-            level.after_step(*(out.levels[number] for out in outs))
+        """Move every level's state, or none; see :meth:`Codebook.after_step`."""
+        after_step_of(self.codebooks, outs)
 
     @torch.no_grad()
     def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor | list[Tensor]:
@@ -317,6 +314,25 @@ class CodebookStack(Pretrained, nn.Module):
     def _in_layout(self, vectors: Tensor) -> Tensor:
         channel_first = self.channel_first and vectors.dim() > 1
         return rearrange(vectors, "b ... d -> b d ...") if channel_first else vectors
+
+
+@torch.no_grad()
+def after_step_of(levels: Sequence[Codebook], outs: Sequence[CodebookOutput | StackOutput]) -> None:
+    """:meth:`Codebook.after_step` of several levels: all of them move, or, on an error, none.
+
+    Args:
+        levels: The codebooks.
+        outs: Each with one output for each of the levels.
+
+    Raises:
+        FloatingPointError: If the latents of a level hold NaN or infinity.
+        TypeError: If no output is given.
+    """
+    batches = [
+        level._checked([out.levels[number] for out in outs]) for number, level in enumerate(levels)
+    ]
+    for level, batch in zip(levels, batches, strict=True):
+        level._step(batch)
 
 
 def _masked_items(

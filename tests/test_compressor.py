@@ -8,6 +8,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from softvq import CodesPerToken, DDCLCodebook, DocumentCompressor, Schedule
+from softvq.compressor import proportions
 
 WORDS, TOPICS, SEGMENT, DIM = 12, 4, 6, 8
 
@@ -81,7 +82,13 @@ def test_proportions_by_hand():
         np.testing.assert_allclose(
             out.levels[0].proportions[document].detach(), expected, atol=1e-5
         )
+        centre = (q[document] * mask[document].numpy()[:, None]).T @ z[document]
+        mass = q[document][mask[document].numpy()].sum(axis=0)
+        reached = mass > 1e-3
+        own = out.levels[0].prototypes[document].detach().numpy()
+        np.testing.assert_allclose(own[reached], (centre / mass[:, None])[reached], atol=1e-3)
     assert out.levels[0].proportions[0].count_nonzero() == 0
+    assert out.levels[0].prototypes[0].count_nonzero() == 0
     sums = out.levels[1].proportions.sum(dim=1)
     torch.testing.assert_close(sums[1:], torch.ones(5))
     assert torch.equal(out.mask, mask.view(6, 4, SEGMENT).any(dim=2))
@@ -129,3 +136,16 @@ def test_wrong_calls_are_refused():
         DocumentCompressor([DDCLCodebook(2, 3), DDCLCodebook(3, 3)], [2])
     with pytest.raises(ValueError, match=r"\(B, T, D\)"):
         compressor_of()(torch.randn(5, DIM))
+
+
+def test_shares_are_exact_whatever_the_precision_around():
+    compressor = compressor_of(codes=2.0)
+    tokens = documents(4)[0]
+    compressor.initialize(documents(64)[0])
+    exact = compressor(tokens).levels[0].proportions
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(compressor(tokens).levels[0].proportions, exact)
+    long = documents(1, length=1500)[0].bfloat16()
+    shares = proportions(compressor.codebooks[0], long).detach()
+    assert shares.dtype == torch.float32
+    assert shares.sum() == pytest.approx(1, abs=1e-5)

@@ -75,6 +75,8 @@ def test_help_shows_defaults_and_ranges():
         ("vq", ["--usage-weight", 0.1]),
         ("none", ["--temperature-start", 3]),
         ("ddcl", ["--decay", 0.5]),
+        ("vq-ema", ["--epsilon", 0.5]),
+        ("vq", ["--recipe", "paper"]),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(called, quantizer, words):
@@ -83,6 +85,14 @@ def test_an_option_that_would_do_nothing_is_refused(called, quantizer, words):
     assert result.stderr.startswith(f"Error: {words[0]} is for ")
     assert result.stderr.rstrip().endswith(f"not for {quantizer}; leave it out")
     assert called == []
+
+
+def test_prototypes_without_a_learning_rate_take_no_ratio_of_rates(called):
+    result = command("--epsilon", 0.5)
+    assert result.exit_code == 2
+    assert "--epsilon is for --recipe paper" in result.stderr
+    assert command("--epsilon", 0.5, "--recipe", "paper").exit_code == 0
+    assert len(called) == 1
 
 
 def test_more_codes_per_token_than_codes_are_refused():

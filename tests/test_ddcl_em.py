@@ -132,12 +132,13 @@ def test_latents_far_from_the_origin_keep_their_digits():
 
 
 def test_a_prototype_without_latents_stays():
-    codebook = codebook_at(1e-3)
-    codebook.codebook[0] = 1e4
-    codebook.running_usage[0] = 0
-    codebook.after_step(codebook(torch.randn(50, 3)))
-    assert torch.equal(codebook.codebook[0], torch.full((3,), 1e4))
-    assert codebook.codebook.isfinite().all()
+    for dtype in (torch.float32, torch.float16):
+        codebook = codebook_at(1e-3).to(dtype)
+        codebook.codebook[0] = 1e4
+        codebook.running_usage[0] = 0
+        codebook.after_step(codebook(torch.randn(50, 3)))
+        assert torch.equal(codebook.codebook[0], torch.full((3,), 1e4, dtype=dtype))
+        assert codebook.codebook.isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

@@ -29,12 +29,20 @@ from eval.run import open_run
 from models import VQVAE2, build_model
 from models.build import QUANTIZERS
 from training.datasets import to_float
-from training.evaluate import evaluate_split
+from training.evaluate import (
+    code_figures,
+    evaluate_split,
+    finish_code_figures,
+    trackers_of,
+)
 
+# Two of vector-quantize-pytorch need powers of two, which not all of these levels are.
+OWN_AND_PEERS = sorted(set(QUANTIZERS) - {"none", "fsq", "lfq"})
 TINY = {"hidden_channels": 8, "residual_channels": 6, "codebook_size": 16, "codebook_dim": 5}
 SHAPES = {
     "residual": {"level_pools": [1, 1]},
     "pyramid": {"level_pools": [4, 2, 1], "level_sizes": [5, 9, 16]},
+    "odd": {"level_pools": [5, 3], "level_sizes": [7, 16]},
     "vqvae2": {"architecture": "vqvae2", "level_sizes": [7, 16]},
 }
 RUNS = {
@@ -64,7 +72,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("quantizer", sorted(set(QUANTIZERS) - {"none"}))
+@pytest.mark.parametrize("quantizer", OWN_AND_PEERS)
 def test_tokens_of_all_and_of_the_first_levels_are_pictures(shape, quantizer):
     model = model_of(shape, quantizer=quantizer).eval()
     batch = images(3, 3, 32, 32, seed=9)
@@ -74,12 +82,13 @@ def test_tokens_of_all_and_of_the_first_levels_are_pictures(shape, quantizer):
     if shape == "residual":
         assert tokens.shape == (3, 8, 8, 2)
     hard = model(batch, hard=True)
-    torch.testing.assert_close(model.decode_tokens(tokens), hard.recon.detach().clamp(0, 1))
+    decoded = model.decode_tokens(tokens, (32, 32))
+    torch.testing.assert_close(decoded, hard.recon.detach().clamp(0, 1))
     pairs = zip(model.split(hard.code.indices), parts, strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-    assert torch.equal(model.reconstruct(batch), model.decode_tokens(parts))
+    assert torch.equal(model.reconstruct(batch), decoded)
     for count in range(1, len(parts) + 1):
-        prefix = model.decode_tokens(parts[:count])
+        prefix = model.decode_tokens(parts[:count], (32, 32))
         assert prefix.shape == batch.shape
     with pytest.raises(ValueError, match="levels"):
         model.decode_tokens([*parts, parts[-1]])
@@ -276,3 +285,55 @@ def test_batch_norms_of_both_levels_are_calibrated():
     model.calibrate([images(8, 3, 32, 32, seed=s) for s in range(3)])
     assert all(int(norm.num_batches_tracked) == 3 for norm in norms)
     assert all(norm.momentum == 0.1 for norm in norms)
+
+
+def test_pools_that_do_not_divide_the_grid_train_and_report(tmp_path):
+    run = run_small(tmp_path / "run", epochs=1, levels=2, level_pool="3,2")
+    out = tmp_path / "report.json"
+    result = CliRunner().invoke(main, ["report", str(run), "--json", str(out)])
+    assert result.exit_code == 0, result.output
+    assert [level["tokens_per_image"] for level in json.loads(out.read_text())["levels"]] == [9, 16]
+
+
+def test_tokens_of_dropped_levels_decode_to_zero_and_others_are_refused():
+    model = model_of("residual", level_dropout=1.0).train()
+    with torch.no_grad():
+        _, code = model(images(6, 3, 32, 32))
+    assert (code.indices[..., 1] == -1).any()
+    codes = model.codes(code.indices)
+    dropped = code.indices[..., 1] == -1
+    assert codes[1][dropped].count_nonzero() == 0
+    for bad in (-2, 16):
+        with pytest.raises(IndexError, match="indices must lie in"):
+            model.decode_tokens(torch.full((1, 8, 8, 2), bad))
+
+
+def test_figures_of_a_level_are_of_the_items_it_saw():
+    model = model_of("residual", quantizer="vq-ema", level_dropout=0.9).train()
+    batches = [images(2, 3, 32, 32, seed=seed) for seed in range(12)]
+    sums, seen, tokens = {}, 0.0, 0
+    for seed, batch in enumerate(batches):
+        torch.manual_seed(seed)
+        code = model(batch).code
+        for name, value in code_figures(code).items():
+            sums[name] = sums.get(name, 0.0) + float(value) / len(batches)
+        kept = int((code.levels[1].indices >= 0).sum())
+        seen += float(code.levels[1].losses["loss_q"].detach()) * kept
+        tokens += kept
+    trackers = trackers_of(model)
+    for tracker in trackers:
+        tracker.update(torch.zeros(1, dtype=torch.int64))
+    figures = finish_code_figures(sums, trackers, model)
+    assert 0 < tokens < 12 * 2 * 64
+    assert figures["levels"][1]["loss_q"] == pytest.approx(seen / tokens, rel=1e-5)
+
+
+def test_nothing_moves_when_one_level_s_latents_are_not_finite():
+    for shape in ("residual", "vqvae2"):
+        model = model_of(shape)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        code = model.eval()(images(2, 3, 32, 32)).code
+        code.levels[1].latents[0, 0] = math.nan
+        with pytest.raises(FloatingPointError):
+            model.after_step(code)
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

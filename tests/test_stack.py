@@ -227,6 +227,11 @@ def test_graphs_hold_the_whole_stack():
     torch._dynamo.reset()
     assert_equal(torch.compile(stack, fullgraph=True, backend="eager")(z, mask), expected)
     assert_equal(torch.export.export(stack, (z, mask)).module()(z, mask), expected)
+    dropping = stack_of(DDCLCodebook, VQCodebook, level_dropout=0.5)
+    compiled = torch.compile(dropping, fullgraph=True, backend="eager")
+    alive = (compiled(torch.randn(200, 3, DIM)).indices >= 0).float().mean(dim=(0, 1))
+    assert alive[0] == 1
+    assert 0.3 < alive[1] < 0.7
 
 
 def test_every_level_moves_its_state_and_parts_count_like_the_whole():
@@ -300,6 +305,22 @@ def test_a_stack_travels_through_a_file(tmp_path, name):
     VQCodebook(2, 3).save_pretrained(tmp_path / "one")
     with pytest.raises(TypeError, match="VQCodebook, not a CodebookStack"):
         CodebookStack.from_pretrained(tmp_path / "one")
+
+
+def test_a_mixed_stack_keeps_its_digits_in_a_file(tmp_path):
+    stack = stack_of(VQCodebook, VQCodebook)
+    stack.levels[0].to(torch.bfloat16)
+    stack.save_pretrained(tmp_path / "mixed")
+    other = CodebookStack.from_pretrained(tmp_path / "mixed")
+    assert [level.codebook.dtype for level in other.levels] == [torch.bfloat16, torch.float32]
+    for mine, theirs in zip(stack.levels, other.levels, strict=True):
+        assert torch.equal(mine.codebook, theirs.codebook)
+
+
+def test_a_single_vector_goes_round():
+    stack = stack_of(VQCodebook, VQCodebook)
+    z = torch.randn(DIM)
+    assert torch.equal(stack.decode(stack.encode(z)), stack(z, hard=True).quantized.detach())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.token_file import (
+    LEAST,
     ImageEntry,
     TokenFile,
     TokenFileError,
@@ -66,7 +67,7 @@ def test_codes_that_training_never_used_can_be_written():
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=50))
 def test_a_table_is_within_five_percent_of_the_counts(counts):
     ours = frequencies(frequency_table(counts))
-    exact = (np.array(counts) + 0.5) / (np.array(counts) + 0.5).sum()
+    exact = np.maximum((np.array(counts) + 0.5) / (np.array(counts) + 0.5).sum(), LEAST)
     assert ours.sum() == pytest.approx(1)
     # A relative error of 4.5 % in the weights, and as much in their sum.
     assert np.all(np.abs(np.log(ours / exact)) < 2 * 0.045)
@@ -108,3 +109,36 @@ def test_every_damage_is_noticed():
 def test_foreign_files_are_named(content, words):
     with pytest.raises(TokenFileError, match=words):
         from_bytes(content)
+
+
+def test_a_file_of_another_model_is_refused_before_its_tokens_are_read():
+    content = to_bytes(made((40,), ["a.png"], (30,)))
+    assert from_bytes(content, model="0123abc").model == "0123abc"
+    with pytest.raises(TokenFileError, match="another model made it"):
+        from_bytes(content, model="other")
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        ImageEntry("a", 3.5, 5, "RGB", (4,)),
+        ImageEntry("a", 1, 1, "RGB", (4_000_000,)),
+        ImageEntry("a", 0, 5, "RGB", (4,)),
+        ImageEntry("a", 9, 9, "CMYK", (4,)),
+        ImageEntry("a", True, 5, "RGB", (4,)),
+    ],
+)
+def test_a_header_of_nonsense_is_refused(image):
+    table = frequency_table([1, 2])
+    tokens = np.zeros(image.lengths[0], dtype=np.int64)
+    with pytest.raises(TokenFileError, match="header"):
+        from_bytes(to_bytes(TokenFile("m", (2,), (table,), (image,), (tokens,))))
+
+
+def test_a_table_costs_little_against_the_counts_themselves():
+    random = np.random.default_rng(0)
+    counts = (1000 * random.random(512) ** 2).astype(int) + 1
+    share = counts / counts.sum()
+    ideal = -(share * np.log2(share)).sum()
+    ours = -(share * np.log2(frequencies(frequency_table(counts)))).sum()
+    assert ideal < ours < 1.002 * ideal

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
+from importlib.util import find_spec
 from typing import Any
 
 from .errors import UserError
-from .options import QUANTIZERS, check_option, option
+from .options import OWN, PEERS, QUANTIZERS, check_option, option
 
 RECIPES = ("tokens", "paper")
 DATASETS = ("auto", "cifar10", "patches", "folder")
@@ -56,6 +57,7 @@ class TrainConfig:
         None,
         "Ratio of the encoder's to the prototypes' learning rate; default 0.03, for vq 1.",
         above=0,
+        only=("ddcl", "vq"),
     )
     limit_train: int | None = option(None, "Use only the first N training images.", minimum=1)
     limit_test: int | None = option(
@@ -86,19 +88,21 @@ class TrainConfig:
         0.0,
         "Share of images that train with the first levels only, so that prefixes are good.",
         minimum=0,
-        maximum=1,
+        maximum=0.99,
     )
     normalize_latents: bool = option(True, "Standardise the latents, channel by channel.")
     init: str = option(
         "auto",
         "Where prototypes start: k-means of latents, or noise; auto is kmeans, for vq random.",
         choices=("auto", "kmeans", "random"),
+        only=OWN,
     )
     commitment: float | None = option(
         None,
         "Weight of L_q (ddcl), or of the commitment term (vq, vq-ema); default 0.25, for ddcl's "
         "tokens 0.1.",
         minimum=0,
+        only=OWN,
     )
     usage_weight: float | None = option(
         None,
@@ -152,6 +156,7 @@ class TrainConfig:
         "default 0.02, for vq-ema 0.1, for vq 0.",
         minimum=0,
         maximum=0.99,
+        only=OWN,
     )
     precision: str = option("fp32", "Arithmetic of the network.", choices=("fp32", "bf16"))
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps.")
@@ -167,6 +172,11 @@ class TrainConfig:
                 f"got {self.image_size}"
             )
         self._check_levels()
+        if self.quantizer in PEERS and find_spec("vector_quantize_pytorch") is None:
+            raise UserError(
+                f"the quantizer {self.quantizer} needs vector-quantize-pytorch: "
+                'pip install -e ".[peers]"'
+            )
         if self.temperature_hold > self.temperature_until:
             raise UserError(
                 "temperature_hold must not exceed temperature_until, got "

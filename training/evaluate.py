@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from models import IdentityCodebook, ImageTokenizer
+from models.tokenizer import size_of
 from softvq import (
     Codebook,
     CodebookOutput,
@@ -18,7 +19,7 @@ from softvq import (
     StackOutput,
     UtilizationTracker,
 )
-from softvq.distributed import world_size
+from softvq.distributed import widest_dtype, world_size
 
 from .datasets import to_float
 from .processes import rank, sum_over_processes
@@ -37,7 +38,7 @@ def squared_error_sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
         ``mse`` and ``psnr``, float64 scalars; PSNR in dB for a range of 1, the mean over images
         is then the mean of the images' own PSNR.
     """
-    mse = (recon - images).double().square().flatten(1).mean(dim=1)  # (B,)
+    mse = (recon - images).to(widest_dtype(images.device)).square().flatten(1).mean(dim=1)  # (B,)
     return {"mse": mse.sum(), "psnr": -10 * mse.clamp_min(1e-12).log10().sum()}
 
 
@@ -80,7 +81,7 @@ def evaluate_split(
         if not tokenless:
             # Levels after the first code what the tokens, not the soft codes, have left over.
             tokens = code.indices if len(model.levels) == 1 else model.tokens(batch)
-            recons["argmax"] = model.decode_tokens(tokens)
+            recons["argmax"] = model.decode_tokens(tokens, size_of(batch))
             for tracker, part in zip(trackers, model.split(tokens), strict=True):
                 tracker.update(part)
         seconds += time.perf_counter() - start
@@ -89,7 +90,7 @@ def evaluate_split(
             for mode, recon in recons.items()
             for name, value in image_sums(recon, batch).items()
         }
-        figures |= {k: v.double() * len(batch) for k, v in code_figures(code).items()}
+        figures |= {k: v * len(batch) for k, v in code_figures(code).items()}
         for name, value in figures.items():
             sums[name] = sums.get(name, 0.0) + float(value)
     means = {name: value / len(images) for name, value in sum_over_processes(sums).items()}
@@ -116,13 +117,16 @@ def code_figures(code: CodebookOutput | StackOutput) -> dict[str, Tensor]:
     """What codebooks' outputs say, as means that may be averaged over equal batches.
 
     Returns:
-        ``"<level>/<name>"``, scalars; :func:`finish_code_figures` takes their means.
+        ``"<level>/<name>"``, scalars; :func:`finish_code_figures` takes their means. Each is
+        weighted by the share of tokens that the level saw, ``"<level>/weight"``.
     """
-    return {
-        f"{number}/{name}": value.detach()
-        for number, out in enumerate(code.levels)
-        for name, value in {**out.losses, "entropy": out.codes_per_token.log()}.items()
-    }
+    figures = {}
+    for number, out in enumerate(code.levels):
+        weight = (out.indices >= 0).float().mean()
+        figures[f"{number}/weight"] = weight
+        for name, value in {**out.losses, "entropy": out.codes_per_token.log()}.items():
+            figures[f"{number}/{name}"] = value.detach() * weight
+    return figures
 
 
 def finish_code_figures(
@@ -149,6 +153,8 @@ def finish_code_figures(
             for key, value in means.items()
             if key.startswith(prefix)
         }
+        weight = own.pop("weight")
+        own = {name: value / weight if weight else 0.0 for name, value in own.items()}
         own |= usage_figures(math.exp(own.pop("entropy")), tracker, is_tokenless(model))
         levels.append(own | temperature_figures(level))
     if len(levels) == 1:

@@ -8,7 +8,10 @@ from typing import Any
 
 from .errors import UserError
 
-QUANTIZERS = ("ddcl", "vq", "vq-ema", "none")
+OWN = ("ddcl", "vq", "vq-ema")
+# Of vector-quantize-pytorch, for comparisons.
+PEERS = ("vqp-ema", "vqp-rotation", "simvq", "fsq", "lfq")
+QUANTIZERS = (*OWN, "none", *PEERS)
 
 
 def option(

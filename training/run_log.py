@@ -13,6 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torchvision.utils import make_grid
 
 from models import ImageTokenizer
+from models.tokenizer import size_of
 from softvq import UtilizationTracker
 
 from .checkpoint import write_atomic
@@ -163,7 +164,7 @@ def reconstruction_grid(model: ImageTokenizer, images: Tensor) -> Tensor:
     rows = [batch, model.reconstruct(batch, "soft")]
     if not is_tokenless(model):
         tokens = model.split(model.tokens(batch))
-        rows += [model.decode_tokens(tokens[: n + 1]) for n in range(len(tokens))]
+        rows += [model.decode_tokens(tokens[: n + 1], size_of(batch)) for n in range(len(tokens))]
     model.train(was_training)
     return make_grid(torch.cat(rows), nrow=len(batch), padding=1).cpu()
 

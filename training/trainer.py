@@ -159,7 +159,7 @@ class Trainer:
     def _train_step(self, images: Tensor) -> float:
         start = time.perf_counter()
         # What the model itself draws, the levels to drop, differs between processes.
-        torch.manual_seed(draw_seed(self.config.seed, self.step, 3) + (rank() << 48))
+        torch.manual_seed(draw_seed(self.config.seed, self.step, 3) + rank() * 0x9E3779B1)
         bf16 = self.config.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             output: ImageTokenizerOutput = self.forward_model(images)
@@ -167,7 +167,7 @@ class Trainer:
         loss = recon_loss / self.data_variance + output.code.loss
         figures = {"loss": loss, "mse_soft": recon_loss, **code_figures(output.code)}
         # One transfer for all figures, since each would wait for the device.
-        values = torch.stack([figure.detach().double() for figure in figures.values()]).tolist()
+        values = torch.stack([figure.detach().float() for figure in figures.values()]).tolist()
         *values, save_due, stopped = mean_over_processes([*values, *self._flags()], self.device)
         self._save_due = save_due > 0
         if stopped and self._signal is None:

@@ -1,0 +1,215 @@
+"""Quantizers under one budget: learning-rate sweeps, seeds, intervals, a table, a picture."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from training.checkpoint import write_atomic
+from training.config import TrainConfig
+
+from .plan import Plan, finished, lines_of, train_all
+
+# What a run is compared by: (heading, split, key, format).
+FIGURES = (
+    ("argmax MSE", "test", "mse_argmax", ".5f"),
+    ("PSNR", "test", "psnr_argmax", ".2f"),
+    ("argmax / soft", "test", "gap", ".3f"),
+    ("perplexity", "test", "perplexity", ".1f"),
+    ("used, train, worst epoch", "train", "worst_utilization", ".1%"),
+    ("T/T_c", "test", "temperature_ratio", ".4f"),
+    ("ms a step", "train", "milliseconds", ".0f"),
+)
+
+
+def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
+    """Train what is not trained yet, and sum up what is there.
+
+    Args:
+        plan: The comparison.
+        jobs: Runs at a time; the cores are shared out among them.
+        train: Whether to train at all; without, a part of a comparison is reported as it stands.
+
+    Returns:
+        ``options``, ``lrs`` and ``quantizers``: for each its ``lr``, the ``sweep`` (validation MSE
+        of each rate), ``runs``, and ``mean`` and ``interval`` (half of the 95 % interval of the
+        mean, by Student's t) of the figures.
+
+    Raises:
+        UserError: If a run folder holds another run, or a run failed.
+    """
+    plan.out.mkdir(parents=True, exist_ok=True)
+    if train:
+        train_all([(q, lr, 0) for q in plan.quantizers for lr in plan.lrs], plan, jobs)
+    best = {q: best_lr(plan, q) for q in plan.quantizers}
+    if train:
+        wanted = [(q, lr, s) for q, lr in best.items() if lr for s in range(1, plan.seeds)]
+        train_all(wanted, plan, jobs)
+    result = {
+        "options": plan.options,
+        "lrs": list(plan.lrs),
+        "quantizers": {q: summary(plan, q, lr) for q, lr in best.items() if lr is not None},
+    }
+    write_results(result, plan.out)
+    return result
+
+
+def validation_error(folder: Path) -> float:
+    """What a learning rate is chosen by: the last epoch's error, soft where there are no tokens."""
+    last = lines_of(folder, "val")[-1]
+    error = last["mse_soft"] if last["mse_argmax"] is None else last["mse_argmax"]
+    return math.inf if error is None else error
+
+
+def best_lr(plan: Plan, quantizer: str) -> float | None:
+    """The rate of the sweep with the least validation error; None where no run has ended."""
+    errors = {
+        lr: validation_error(plan.folder(quantizer, lr, 0))
+        for lr in plan.lrs
+        if finished(plan, quantizer, lr, 0)
+    }
+    return min(errors, key=lambda lr: errors[lr]) if errors else None
+
+
+def summary(plan: Plan, quantizer: str, lr: float) -> dict[str, Any]:
+    """The finished runs of a quantizer at its learning rate."""
+    seeds = [seed for seed in range(plan.seeds) if finished(plan, quantizer, lr, seed)]
+    runs = [figures_of(plan.folder(quantizer, lr, seed), plan) | {"seed": seed} for seed in seeds]
+    means, intervals = {}, {}
+    for _, _, key, _ in FIGURES:
+        values = [run[key] for run in runs if run[key] is not None]
+        means[key] = sum(values) / len(values) if values else None
+        intervals[key] = half_interval(values)
+    return {
+        "lr": lr,
+        "sweep": {
+            f"{rate:g}": validation_error(plan.folder(quantizer, rate, 0))
+            for rate in plan.lrs
+            if finished(plan, quantizer, rate, 0)
+        },
+        "runs": runs,
+        "mean": means,
+        "interval": intervals,
+    }
+
+
+def figures_of(folder: Path, plan: Plan) -> dict[str, Any]:
+    """What the table and the pictures show of a run."""
+    test, train = lines_of(folder, "test"), lines_of(folder, "train")
+    last = test[-1]
+    gaps = [None if t["mse_argmax"] is None else t["mse_argmax"] / t["mse_soft"] for t in test]
+    used = [line["utilization"] for line in train]
+    speed = sum(line["images_per_second"] for line in train) / len(train)
+    batch = plan.options.get("batch_size", TrainConfig.batch_size)
+    return {
+        "mse_argmax": last["mse_argmax"],
+        "mse_soft": last["mse_soft"],
+        "psnr_argmax": last["psnr_argmax"],
+        "gap": gaps[-1],
+        "perplexity": last["perplexity"],
+        "worst_utilization": None if None in used else min(used),
+        "temperature_ratio": last["temperature_ratio"],
+        "milliseconds": 1000 * batch / speed,
+        "curves": {
+            "utilization": used,
+            "perplexity": [line["perplexity"] for line in train],
+            "mse_argmax": [line["mse_argmax"] for line in test],
+            "gap": gaps,
+            "temperature_ratio": [line["temperature_ratio"] for line in train],
+        },
+    }
+
+
+def half_interval(values: Sequence[float]) -> float | None:
+    """Half of the 95 % interval of a mean, by Student's t; None of fewer than two values.
+
+    Example:
+        >>> round(half_interval([1.0, 2.0, 3.0]), 3)
+        2.484
+    """
+    from scipy.stats import t
+
+    count = len(values)
+    if count < 2:
+        return None
+    mean = sum(values) / count
+    variance = sum((value - mean) ** 2 for value in values) / (count - 1)
+    return float(t.ppf(0.975, count - 1)) * math.sqrt(variance / count)
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: a row for each quantizer, best tokens first; mean and 95 % interval over seeds."""
+    heads = ["quantizer", "lr", "seeds", *(head for head, *_ in FIGURES)]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for name, own in ordered(result):
+        cells = [f"`{name}`", f"{own['lr']:g}", str(len(own["runs"]))]
+        for _, _, key, form in FIGURES:
+            mean, half = own["mean"][key], own["interval"][key]
+            cell = "-" if mean is None else format(mean, form)
+            cells.append(cell if half is None or mean is None else f"{cell} ± {half:{form}}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def ordered(result: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Quantizers by their argmax error; those without tokens last."""
+
+    def error(item: tuple[str, dict[str, Any]]) -> float:
+        mean = item[1]["mean"]["mse_argmax"]
+        return math.inf if mean is None else mean
+
+    return sorted(result["quantizers"].items(), key=error)
+
+
+def write_results(result: dict[str, Any], out: Path) -> None:
+    """``compare.json``, ``compare.md`` and ``compare.png``."""
+    texts = {"compare.json": json.dumps(result, indent=1), "compare.md": table(result)}
+    for name, text in texts.items():
+        write_atomic(out / name, functools.partial(_write, text=text + "\n"))
+    plot(result, out / "compare.png")
+
+
+def _write(file: IO[bytes], text: str) -> None:
+    file.write(text.encode())
+
+
+PANELS = (
+    ("utilization", "share of codes used, train"),
+    ("perplexity", "perplexity, train"),
+    ("mse_argmax", "argmax MSE, test"),
+    ("gap", "argmax / soft MSE, test"),
+    ("temperature_ratio", "T / T_c"),
+)
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    """A panel for each figure over epochs, a line for each quantizer, a band over its seeds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15, 7.5), layout="constrained")
+    axes = figure.subplots(2, 3).flat
+    for axis, (key, label) in zip(axes, PANELS, strict=False):
+        for number, (name, own) in enumerate(ordered(result)):
+            curves = [run["curves"][key] for run in own["runs"]]
+            curves = [curve for curve in curves if None not in curve]
+            if not curves:
+                continue
+            epochs = range(1, len(curves[0]) + 1)
+            columns = list(zip(*curves, strict=True))
+            colour = f"C{number}"
+            axis.plot(epochs, [sum(c) / len(c) for c in columns], color=colour, label=name)
+            axis.fill_between(
+                epochs, list(map(min, columns)), list(map(max, columns)), color=colour, alpha=0.2
+            )
+        axis.set(xlabel="epoch", ylabel=label)
+        axis.grid(alpha=0.3)
+        if key in ("mse_argmax", "temperature_ratio"):
+            axis.set_yscale("log")
+    handles, names = next(iter(figure.axes)).get_legend_handles_labels()
+    figure.axes[-1].legend(handles, names, loc="center")
+    figure.axes[-1].axis("off")
+    write_atomic(path, lambda file: figure.savefig(file, format="png", dpi=110))

@@ -1,0 +1,175 @@
+"""Plan: the runs of a comparison, and how they are trained once and only once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from training.config import TrainConfig
+from training.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+# What may differ between what was asked for and what a folder holds.
+FREE = {"out", "data_dir", "dataset", "device"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A comparison.
+
+    Attributes:
+        quantizers: Names, as ``train.py --quantizer`` has them; ``ddcl:paper`` is ``ddcl`` with
+            ``--recipe paper``.
+        options: Of every run: fields of :class:`TrainConfig`.
+        lrs: Learning rates to sweep on the first seed; the validation split chooses.
+        seeds: Number of seeds, from 0.
+        out: The folder.
+    """
+
+    quantizers: tuple[str, ...]
+    options: dict[str, Any]
+    lrs: tuple[float, ...]
+    seeds: int
+    out: Path
+
+    def config(self, quantizer: str, lr: float, seed: int) -> TrainConfig:
+        """The options of one run."""
+        name, _, recipe = quantizer.partition(":")
+        own = {
+            "quantizer": name,
+            "lr": lr,
+            "seed": seed,
+            "out": str(self.folder(quantizer, lr, seed)),
+        }
+        if recipe:
+            own["recipe"] = recipe
+        return TrainConfig(**(self.options | own))
+
+    def folder(self, quantizer: str, lr: float, seed: int) -> Path:
+        """Its run folder."""
+        return self.out / "runs" / f"{quantizer.replace(':', '-')}-lr{lr:g}-seed{seed}"
+
+
+def train_all(runs: Sequence[tuple[str, float, int]], plan: Plan, jobs: int) -> None:
+    """Train the runs that are not finished, several at a time.
+
+    Raises:
+        UserError: If a folder holds another run; or at the end, if one failed.
+    """
+    waiting = [run for run in runs if not finished(plan, *run)]
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    with ThreadPoolExecutor(jobs) as pool:
+        failed = [
+            folder
+            for folder in pool.map(lambda run: _train_one(plan, run, threads), waiting)
+            if folder
+        ]
+    if failed:
+        raise UserError(
+            f"{len(failed)} runs failed, {failed[0]} the first: see its train.log; the others are "
+            "done and will not be trained again"
+        )
+
+
+def _train_one(plan: Plan, run: tuple[str, float, int], threads: int) -> Path | None:
+    """Train or go on; the folder if that failed."""
+    folder = plan.folder(*run)
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "last.pt").exists():
+        words = ["--resume", "--out", str(folder)]
+    else:
+        words = as_words(plan.config(*run))
+    print(f"training {folder.name}", file=sys.stderr)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    with (folder / "train.log").open("a") as log:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "train.py"), *words],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+    return folder if done.returncode else None
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """Options of ``train.py`` as fields of its config.
+
+    Raises:
+        UserError: If one is not NAME=VALUE, or there is no such option, or no such value.
+
+    Example:
+        >>> parse_settings(["hidden-channels=48", "augment=false"])
+        {'hidden_channels': 48, 'augment': False}
+    """
+    kinds = {spec.name: str(spec.type).removesuffix(" | None") for spec in fields(TrainConfig)}
+    readers: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "bool": _truth}
+    given: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        name = name.replace("-", "_")
+        if not equals or name not in kinds:
+            raise UserError(f"--set takes NAME=VALUE of an option of train.py, got {setting!r}")
+        try:
+            given[name] = readers.get(kinds[name], str)(text)
+        except ValueError as error:
+            raise UserError(
+                f"--set {name} needs a value of type {kinds[name]}, got {text!r}"
+            ) from error
+    return given
+
+
+def _truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"
+
+
+def as_words(config: TrainConfig) -> list[str]:
+    """A config as options of ``train.py``; those at their default are left out."""
+    words = []
+    for spec in fields(config):
+        value = getattr(config, spec.name)
+        flag = f"--{spec.name.replace('_', '-')}"
+        if value == spec.default:
+            continue
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        else:
+            words += [flag, str(value)]
+    return words
+
+
+def finished(plan: Plan, quantizer: str, lr: float, seed: int) -> bool:
+    """Whether a run has ended.
+
+    Raises:
+        UserError: If its folder holds a run of other options.
+    """
+    folder = plan.folder(quantizer, lr, seed)
+    if not (folder / "config.json").exists():
+        return False
+    saved = json.loads((folder / "config.json").read_text())
+    asked = asdict(plan.config(quantizer, lr, seed))
+    for name, value in asked.items():
+        if name not in FREE and saved.get(name) != value:
+            raise UserError(
+                f"{folder} was trained with {name} {saved.get(name)}, this comparison asks for "
+                f"{value}: give another --out"
+            )
+    return len(lines_of(folder, "test")) >= asked["epochs"]
+
+
+def lines_of(folder: Path, split: str) -> list[dict[str, Any]]:
+    """The lines of a split, one for each epoch."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    lines = (json.loads(line) for line in path.read_text().splitlines())
+    return [line for line in lines if line["split"] == split]

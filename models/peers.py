@@ -1,0 +1,146 @@
+"""Quantizers of vector-quantize-pytorch behind softvq's interface, for comparisons.
+
+Each has the settings that its documentation recommends. Unlike softvq's own codebooks they may move
+their state in ``forward`` when they train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from softvq import Codebook, CodebookOutput
+
+
+class PeerCodebook(Codebook):
+    """A quantizer of vector-quantize-pytorch.
+
+    Args:
+        module: Takes (1, N, D) and returns codes, indices and, if it has one, a loss.
+        dim: D, size of the vector axis.
+        codebook_size: K, number of codes.
+        lookup: Codes (..., D) of indices (...).
+        channel_first: Latents are (B, D, ...) instead of (..., D).
+    """
+
+    straight_through = True
+
+    def __init__(
+        self,
+        module: nn.Module,
+        dim: int,
+        codebook_size: int,
+        lookup: Callable[[Tensor], Tensor],
+        *,
+        channel_first: bool = False,
+    ) -> None:
+        super().__init__(dim, codebook_size, channel_first=channel_first)
+        self.module = module
+        self._codes_of = lookup
+
+    @property
+    def codebook(self) -> Tensor:  # type: ignore[override]
+        """(K, D), all codes, detached."""
+        with torch.no_grad():
+            device = next((t.device for t in self.module.state_dict().values()), None)
+            return self._codes_of(torch.arange(self.codebook_size, device=device)[None])[0].detach()
+
+    def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = True) -> CodebookOutput:
+        """Quantise as the library does; ``hard`` changes nothing, and masks are refused."""
+        if mask is not None:
+            raise ValueError("quantizers of vector-quantize-pytorch are compared without masks")
+        flat, _ = self._flatten(z)
+        quantized, indices, *rest = self.module(flat[None])  # (1, N, D), (1, N)
+        loss = rest[0].sum() if rest else flat.new_zeros(())
+        distance = (flat.detach() - quantized[0].detach()).square().mean()
+        counts = torch.bincount(indices.flatten(), minlength=self.codebook_size)
+        return CodebookOutput(
+            quantized=self._restore(quantized[0], z),
+            indices=self._indices_like(indices[0].long(), z),
+            loss=loss,
+            losses={"loss_q": distance, "loss_ols": distance, "variance": distance * 0},
+            codes_per_token=torch.ones_like(distance),
+            usage=counts / counts.sum().clamp_min(1),
+            latents=flat.detach(),
+        )
+
+    @torch.no_grad()
+    def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Indices, with the quantizer in eval mode."""
+        training = self.module.training
+        self.module.eval()
+        indices = self(z, mask).indices
+        self.module.train(training)
+        return indices
+
+    def initialize(
+        self, latents: Any, *, mask: Any = None, seed: int = 0, iterations: int = 10
+    ) -> None:
+        """Nothing: the library initialises itself on the first batch."""
+
+    def _vectors(self, indices: Tensor) -> Tensor:
+        # Flat: the library takes indices of several axes for an image's, channels first.
+        flat = self._codes_of(indices.clamp_min(0).reshape(1, -1))[0]  # (N, D)
+        vectors = flat.reshape(*indices.shape, self.dim)
+        return torch.where((indices >= 0)[..., None], vectors, 0.0)
+
+
+def peer(name: str, dim: int, codebook_size: int, channel_first: bool = True) -> PeerCodebook:
+    """A quantizer by the name that ``train.py --quantizer`` has for it.
+
+    Raises:
+        ImportError: If vector-quantize-pytorch is not installed.
+        ValueError: If the name is unknown, or it has no such codebook size.
+    """
+    try:
+        import vector_quantize_pytorch as vqp
+    except ImportError as error:
+        raise ImportError(
+            f"the quantizer {name} needs vector-quantize-pytorch: "
+            "pip install vector-quantize-pytorch"
+        ) from error
+    module: Any
+    if name in ("vqp-ema", "vqp-rotation"):
+        module = vqp.VectorQuantize(
+            dim=dim,
+            codebook_size=codebook_size,
+            decay=0.8,
+            commitment_weight=1.0,
+            kmeans_init=True,
+            threshold_ema_dead_code=2,
+            rotation_trick=name == "vqp-rotation",
+        )
+        lookup = module.get_codes_from_indices
+    elif name == "simvq":
+        module = vqp.SimVQ(dim=dim, codebook_size=codebook_size)
+        lookup = module.indices_to_codes
+    elif name == "fsq":
+        module = vqp.FSQ(levels=fsq_levels(codebook_size), dim=dim)
+        lookup = module.indices_to_codes
+    elif name == "lfq":
+        fsq_levels(codebook_size)  # a power of two as well
+        module = vqp.LFQ(dim=dim, codebook_size=codebook_size)
+        lookup = module.indices_to_codes
+    else:
+        raise ValueError(f"unknown peer {name!r}")
+    return PeerCodebook(module, dim, codebook_size, lookup, channel_first=channel_first)
+
+
+def fsq_levels(codebook_size: int) -> list[int]:
+    """Levels of eight and four that multiply to K, the fewest axes first.
+
+    Raises:
+        ValueError: If K is no power of two of at least 4.
+
+    Example:
+        >>> fsq_levels(512), fsq_levels(8192), fsq_levels(1024)
+        ([8, 8, 8], [8, 8, 8, 4, 4], [8, 8, 4, 4])
+    """
+    bits = codebook_size.bit_length() - 1
+    if codebook_size != 2**bits or bits < 2:
+        raise ValueError(f"fsq and lfq need a power of two of at least 4, got K = {codebook_size}")
+    fours = -bits % 3
+    return [8] * ((bits - 2 * fours) // 3) + [4] * fours
