@@ -95,7 +95,7 @@ def _train_one(plan: Plan, run: tuple[str, float, int], threads: int) -> Path | 
             stderr=subprocess.STDOUT,
             env=environment,
         )
-    return folder if done.returncode else None
+    return None if done.returncode == 0 and finished(plan, *run) else folder
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:

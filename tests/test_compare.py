@@ -1,0 +1,208 @@
+"""python -m eval compare: sweeps, seeds, intervals; nothing is trained twice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from scipy import stats
+from small_runs import SMALL
+
+import train
+from eval import plan as plan_module
+from eval.__main__ import main
+from eval.compare import compare, half_interval, table
+from eval.plan import Plan, as_words, finished, parse_settings
+from training.config import TrainConfig
+from training.errors import UserError
+from training.run_log import RunLog
+
+OPTIONS = {name: value for name, value in SMALL.items() if name != "epochs"} | {"epochs": 1}
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Runs train in this process, without pictures; the folders, in order."""
+    done = []
+
+    def run(command, stdout, **_):
+        folder = command[command.index("--out") + 1]
+        done.append(folder.rsplit("/", 1)[-1])
+        result = CliRunner().invoke(train.main, command[2:])
+        stdout.write(result.output)
+        return result_of(result.exit_code)
+
+    for name in ("write_usage", "write_images", "write_codebook"):
+        monkeypatch.setattr(RunLog, name, lambda *args: None)
+    monkeypatch.setattr(plan_module.subprocess, "run", run)
+    # Signals are caught in the main thread only.
+    monkeypatch.setattr(plan_module, "ThreadPoolExecutor", lambda jobs: Serial())
+    return done
+
+
+class Serial(contextlib.nullcontext):
+    def map(self, function, items):
+        return map(function, items)
+
+    def __enter__(self):
+        return self
+
+
+class result_of:  # noqa: N801
+    def __init__(self, returncode):
+        self.returncode = returncode
+
+
+def plan_of(tmp_path, **changes):
+    options = dict(OPTIONS)
+    plan = Plan(("ddcl", "vq-ema", "none"), options, (0.001, 0.004), 2, tmp_path / "cmp")
+    return replace(plan, **changes)
+
+
+def test_a_comparison_by_hand(tmp_path, trained):
+    plan = plan_of(tmp_path)
+    result = compare(plan)
+    names = set(trained)
+    assert len(trained) == len(names) == 3 * 2 + 3  # a sweep each, then the other seed
+    for quantizer in plan.quantizers:
+        own = result["quantizers"][quantizer]
+        key = "mse_soft" if quantizer == "none" else "mse_argmax"
+        errors = {}
+        for lr in plan.lrs:
+            lines = (plan.folder(quantizer, lr, 0) / "metrics.jsonl").read_text().splitlines()
+            val = [json.loads(line) for line in lines if json.loads(line)["split"] == "val"]
+            errors[lr] = val[-1][key]
+        assert own["lr"] == min(errors, key=errors.get)
+        assert own["sweep"] == {f"{lr:g}": error for lr, error in errors.items()}
+        assert f"{quantizer}-lr{own['lr']:g}-seed1" in names
+    own = result["quantizers"]["ddcl"]
+    tests = []
+    for seed in range(2):
+        lines = (plan.folder("ddcl", own["lr"], seed) / "metrics.jsonl").read_text().splitlines()
+        tests.append([json.loads(line) for line in lines if '"test"' in line][-1])
+    values = [line["mse_argmax"] for line in tests]
+    assert own["mean"]["mse_argmax"] == pytest.approx(np.mean(values))
+    low, high = stats.t.interval(0.95, 1, np.mean(values), stats.sem(values))
+    assert own["interval"]["mse_argmax"] == pytest.approx((high - low) / 2)
+    gaps = [line["mse_argmax"] / line["mse_soft"] for line in tests]
+    assert own["mean"]["gap"] == pytest.approx(np.mean(gaps))
+    assert result["quantizers"]["none"]["mean"]["mse_argmax"] is None
+    rows = table(result).splitlines()
+    assert [row.split("|")[1].strip() for row in rows[2:]][-1] == "`none`"
+    for name in ("compare.json", "compare.md", "compare.png"):
+        assert (plan.out / name).stat().st_size > 100
+    assert json.loads((plan.out / "compare.json").read_text()) == json.loads(json.dumps(result))
+
+
+def test_a_finished_run_is_never_trained_again_and_a_stopped_one_goes_on(tmp_path, trained):
+    plan = plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.002,))
+    first = compare(plan)
+    trained.clear()
+    assert compare(plan) == first
+    assert trained == []
+    more = replace(plan, seeds=3)
+    compare(more)
+    assert trained == ["vq-ema-lr0.002-seed2"]
+    # As if it had been killed before its last line.
+    folder = plan.folder("vq-ema", 0.002, 1)
+    (folder / "metrics.jsonl").write_text("")
+    trained.clear()
+    with pytest.raises(UserError, match=r"1 runs failed, .*seed1 the first"):
+        compare(more)
+    assert trained == ["vq-ema-lr0.002-seed1"]
+    assert "nothing to train" in (folder / "train.log").read_text()
+
+
+def test_a_part_of_a_comparison_can_be_reported(tmp_path, trained):
+    plan = plan_of(tmp_path, quantizers=("ddcl", "vq-ema"), lrs=(0.002,))
+    compare(replace(plan, quantizers=("ddcl",), seeds=1))
+    trained.clear()
+    result = compare(plan, train=False)
+    assert trained == []
+    assert set(result["quantizers"]) == {"ddcl"}
+    assert result["quantizers"]["ddcl"]["interval"]["mse_argmax"] is None
+    assert compare(plan_of(tmp_path / "nothing"), train=False)["quantizers"] == {}
+
+
+def test_a_folder_of_other_options_is_refused(tmp_path, trained):
+    plan = plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.002,), seeds=1)
+    compare(plan)
+    other = replace(plan, options=plan.options | {"codebook_size": 9})
+    trained.clear()
+    with pytest.raises(UserError, match="codebook_size 16, this comparison asks for 9"):
+        compare(other)
+    assert trained == []
+
+
+def test_through_the_command_line(tmp_path, trained):
+    words = ["compare", "--quantizers", "ddcl:paper,fsq", "--codebook-size", "16"]
+    words += ["--codebook-dim", "8", "--epochs", "1", "--limit-train", "256", "--limit-test", "64"]
+    words += [
+        "--seeds",
+        "1",
+        "--lrs",
+        "0.002",
+        "--set",
+        "dataset=patches",
+        "-o",
+        str(tmp_path / "c"),
+    ]
+    for setting in ("dataset=patches", "hidden-channels=8", "residual-channels=8", "batch-size=32"):
+        words += ["--set", setting]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert sorted(trained) == ["ddcl-paper-lr0.002-seed0", "fsq-lr0.002-seed0"]
+    assert "| `ddcl:paper` | 0.002 | 1 |" in result.stdout
+    config = json.loads((tmp_path / "c/runs/ddcl-paper-lr0.002-seed0/config.json").read_text())
+    assert (config["recipe"], config["hidden_channels"], config["batch_size"]) == ("paper", 8, 32)
+    trained.clear()
+    again = CliRunner().invoke(main, [*words, "--report-only"])
+    assert again.exit_code == 0
+    assert trained == []
+    for wrong, message in (
+        (["--lrs", "fast"], "--lrs must be numbers"),
+        (["--set", "colour=3"], "--set takes NAME=VALUE"),
+        (["--set", "batch-size=x"], "needs a value of type int"),
+        (["--quantizers", "kmeans"], "quantizer must be one of"),
+    ):
+        result = CliRunner().invoke(main, [*words, *wrong])
+        assert result.exit_code == 2
+        assert message in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_words_of_a_config_build_it_again():
+    config = TrainConfig(quantizer="vq", lr=0.01, augment=False, compile=True, levels=2, seed=3)
+    context = train.main.make_context("train.py", as_words(config))
+    given = {name: context.params[name] for name in ("quantizer", "lr", "augment", "compile")}
+    assert given == {"quantizer": "vq", "lr": 0.01, "augment": False, "compile": True}
+    assert as_words(TrainConfig()) == []
+
+
+def test_settings_have_the_types_of_their_options():
+    assert parse_settings(["lr=1e-3", "steps=5", "init=random", "compile=true"]) == {
+        "lr": 1e-3,
+        "steps": 5,
+        "init": "random",
+        "compile": True,
+    }
+    with pytest.raises(UserError, match="type bool, got 'yes'"):
+        parse_settings(["compile=yes"])
+
+
+def test_half_intervals():
+    values = [0.1, 0.4, 0.3, 0.7]
+    low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
+    assert half_interval(values) == pytest.approx((high - low) / 2)
+    assert half_interval([1.0]) is None
+    assert half_interval([]) is None
+    assert math.isclose(half_interval([2.0, 2.0]), 0.0)
+
+
+def test_a_run_that_was_never_started_is_not_finished(tmp_path):
+    assert not finished(plan_of(tmp_path), "ddcl", 0.001, 0)
