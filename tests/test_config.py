@@ -66,7 +66,7 @@ def test_help_shows_defaults_and_ranges():
     assert "[default: 512; x>=1]" in help_text
     assert "[default: 0.002; x>0]" in help_text
     assert "[0<=x<=0.99]" in help_text
-    assert "[ddcl|vq|vq-ema|none]" in help_text
+    assert "[ddcl|vq|vq-ema|none|vqp-ema|vqp-rotation|simvq|fsq|lfq]" in help_text
 
 
 @pytest.mark.parametrize(
@@ -287,10 +287,10 @@ def test_the_names_of_quantizers_and_temperatures_are_those_that_are_built():
 
 @pytest.mark.parametrize("quantizer", QUANTIZERS)
 def test_every_quantizer_builds_from_the_config(quantizer):
-    config = TrainConfig(quantizer=quantizer, hidden_channels=8, codebook_size=20, codebook_dim=6)
+    config = TrainConfig(quantizer=quantizer, hidden_channels=8, codebook_size=64, codebook_dim=6)
     model = build_model(config.model_config(100))
     assert model.codebook.dim == 6
-    assert model.codebook.codebook_size == (1 if quantizer == "none" else 20)
+    assert model.codebook.codebook_size == (1 if quantizer == "none" else 64)
 
 
 @pytest.mark.parametrize(

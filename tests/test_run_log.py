@@ -99,7 +99,7 @@ def test_the_training_loss_is_the_weighted_sum_of_its_terms(runs, quantizer):
     images = datasets.load_splits("patches", limit_train=256, limit_test=1).train / 255
     variance = np.mean([images[:, channel].var().item() for channel in range(3)])
     weights = {
-        "ddcl": {"loss_q": 0.25, "usage_kl": 0.05},
+        "ddcl": {"loss_q": 0.1, "usage_kl": 0.0},
         "vq": {"codebook_loss": 1.0, "commitment_loss": 0.25},
         "vq-ema": {"commitment_loss": 0.25},
         "none": {},

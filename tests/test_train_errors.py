@@ -56,7 +56,7 @@ def world(tmp_path, finished) -> Path:
 
 # (words, {} is the world; status; parts of the message)
 WRONG = {
-    "quantizer": ("--quantizer fsq --out {}/new", 2, ["--quantizer", "fsq", "vq-ema"]),
+    "quantizer": ("--quantizer kmeans --out {}/new", 2, ["--quantizer", "kmeans", "vq-ema"]),
     "no codes": ("--codebook-size 0 --out {}/new", 2, ["--codebook-size", "0", "x>=1"]),
     "missing data folder": (
         "--dataset folder --data-dir {}/nowhere --out {}/new", 2, ["no folder", "nowhere"]),
