@@ -63,7 +63,11 @@ def soft_quantize_attention(
     else:
         temperature = z.new_full((), temperature)
     weights = token_weights(mask, z)
-    quantized, loss_ols, variance, usage, indices, entropy, distance = _attend(
+    # Without gradients or graphs to record, the operator's machinery, which takes two seconds to
+    # load, has nothing to do.
+    plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    attend = _attend_blocks if plain else _attend
+    quantized, loss_ols, variance, usage, indices, entropy, distance = attend(
         z, codebook, temperature, weights
     )
     # The value comes from the distances, so that the identity stays a check; the gradient from the
@@ -111,15 +115,8 @@ def mean_shift(z: Tensor, codebook: Tensor, temperature: Tensor | float) -> Tens
     return sums[:-1].mT - sums[-1, :, None] * codebook
 
 
-# An operator of its own is one node to torch.compile and torch.export, whatever N, instead of a
-# loop that is unrolled for one N. Products write to given memory, which autocast leaves alone.
-@torch.library.custom_op(
-    "softvq::attend",
-    mutates_args=(),
-    schema="(Tensor z, Tensor codebook, Tensor temperature, Tensor weights)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
-def _attend(
+# Products write to given memory, which autocast leaves alone.
+def _attend_blocks(
     z: Tensor, codebook: Tensor, temperature: Tensor, weights: Tensor
 ) -> tuple[Tensor, ...]:
     """The fields of a soft code but ``usage_kl``, the last being ``loss_q``; ``usage`` is (K,)."""
@@ -147,6 +144,17 @@ def _attend(
         distance[rows] = mean_logit + top
     distance.mul_(-temperature).clamp_min_(0)
     return quantized, loss_ols, variance, usage, indices, entropy, distance
+
+
+# An operator of its own is one node to torch.compile and torch.export, whatever N, instead of a
+# loop that is unrolled for one N.
+_attend = torch.library.custom_op(
+    "softvq::attend",
+    _attend_blocks,
+    mutates_args=(),
+    schema="(Tensor z, Tensor codebook, Tensor temperature, Tensor weights)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
 
 
 @torch.library.custom_op(
