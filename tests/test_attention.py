@@ -74,8 +74,10 @@ def assert_agree(inputs, mask, value_tolerance, gradient_tolerance):
     # a thousandth of the mean distance float32 knows assignments to about 1e-4.
     rounding = 8 * torch.finfo(z.dtype).eps * largest / float(temperature)
     gradient_tolerance = max(gradient_tolerance, rounding)
-    # Both in one unit: a latent's gradient is what is left of those of its prototypes.
+    # In one unit: gradients of weights of about one to distances. What is left of them where they
+    # cancel, as a latent's between its prototypes, is known no better.
     scale = max(grad.abs().max().item() for grad in dense_grads[:2] if grad.numel())
+    scale = max(scale, math.sqrt(largest))
     for reference, gradient in zip(dense_grads[:2], our_grads[:2], strict=True):
         if reference.numel():
             assert (reference - gradient).abs().max() <= gradient_tolerance * max(scale, 1e-30)
