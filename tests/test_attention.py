@@ -57,6 +57,11 @@ def assert_agree(inputs, mask, value_tolerance, gradient_tolerance):
     distances = squared_distances(z, p)
     kept = torch.ones(len(z), dtype=torch.bool) if mask is None else mask
     largest = float(distances[kept].max()) if kept.any() else 1.0
+    # Logits are as large as d / T and rounded to as many digits, which no engine can get back: at
+    # a thousandth of the mean distance float32 knows assignments to about 1e-4.
+    rounding = 8 * torch.finfo(z.dtype).eps * largest / float(temperature)
+    value_tolerance = max(value_tolerance, rounding)
+    gradient_tolerance = max(gradient_tolerance, 4 * rounding)
     # The entropy is a difference of logits, the other fields of coordinates or distances.
     scales = dict.fromkeys(("loss_q", "loss_ols", "variance"), largest)
     scales |= {"quantized": float(z.abs().max()) if len(z) else 1.0, "usage_kl": 1.0, "usage": 1.0}
@@ -70,10 +75,6 @@ def assert_agree(inputs, mask, value_tolerance, gradient_tolerance):
     assert (gap <= value_tolerance * largest).all()
     assert torch.equal(dense.indices < 0, ours.indices < 0)
 
-    # Logits are as large as d / T and rounded to as many digits, which no engine can get back: at
-    # a thousandth of the mean distance float32 knows assignments to about 1e-4.
-    rounding = 8 * torch.finfo(z.dtype).eps * largest / float(temperature)
-    gradient_tolerance = max(gradient_tolerance, rounding)
     # In one unit: gradients of weights of about one to distances. What is left of them where they
     # cancel, as a latent's between its prototypes, is known no better.
     scale = max(grad.abs().max().item() for grad in dense_grads[:2] if grad.numel())
