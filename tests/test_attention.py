@@ -64,7 +64,7 @@ def assert_agree(inputs, mask, value_tolerance, gradient_tolerance):
     gradient_tolerance = max(gradient_tolerance, 4 * rounding)
     # The entropy is a difference of logits, the other fields of coordinates or distances.
     scales = dict.fromkeys(("loss_q", "loss_ols", "variance"), largest)
-    scales |= {"quantized": float(z.abs().max()) if len(z) else 1.0, "usage_kl": 1.0, "usage": 1.0}
+    scales |= {"quantized": float(torch.cat([z, p]).abs().max()), "usage_kl": 1.0, "usage": 1.0}
     scales["entropy"] = 1 + largest / float(temperature)
     for field, scale in scales.items():
         error = (getattr(dense, field) - getattr(ours, field)).abs()
@@ -86,6 +86,7 @@ def assert_agree(inputs, mask, value_tolerance, gradient_tolerance):
     # those of the latents.
     centred = z - p.mean(dim=0)
     scale = (centred * dense_grads[0]).abs().sum() + (temperature * dense_grads[2]).abs()
+    scale = scale + largest
     assert temperature * (dense_grads[2] - our_grads[2]).abs() <= gradient_tolerance * scale + 1e-30
 
 
