@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from training.checkpoint import write_atomic
 from training.config import TrainConfig
+from training.errors import UserError
 
 from .plan import Plan, finished, lines_of, train_all
 
@@ -42,13 +43,16 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
     Raises:
         UserError: If a run folder holds another run, or a run failed.
     """
-    plan.out.mkdir(parents=True, exist_ok=True)
+    for quantizer in plan.quantizers:
+        plan.config(quantizer, plan.lrs[0], 0)  # wrong names before anything is trained
     if train:
         train_all([(q, lr, 0) for q in plan.quantizers for lr in plan.lrs], plan, jobs)
     best = {q: best_lr(plan, q) for q in plan.quantizers}
     if train:
         wanted = [(q, lr, s) for q, lr in best.items() if lr for s in range(1, plan.seeds)]
         train_all(wanted, plan, jobs)
+    if not any(best.values()):
+        raise UserError(f"no run below {plan.out / 'runs'} is finished: leave out --report-only")
     result = {
         "options": plan.options,
         "lrs": list(plan.lrs),

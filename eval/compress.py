@@ -273,7 +273,11 @@ def named(paths: Sequence[Path]) -> list[tuple[str, Path]]:
             found.append((path.name, path))
         else:
             raise UserError(f"no {path}: give image files, or folders of them")
-    return found
+    # A picture that was given twice, as itself and in its folder, is coded once.
+    once: dict[Path, tuple[str, Path]] = {}
+    for name, path in found:
+        once.setdefault(path.resolve(), (name, path))
+    return list(once.values())
 
 
 def picture_names(names: Sequence[str]) -> list[PurePosixPath]:

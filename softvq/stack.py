@@ -74,6 +74,8 @@ class CodebookStack(Pretrained, nn.Module):
                 f"dims {[level.dim for level in levels]} and channel_first "
                 f"{[level.channel_first for level in levels]}"
             )
+        if len(set(map(id, levels))) < len(levels):
+            raise ValueError("each level needs a codebook of its own, got one of them twice")
         if not 0 <= level_dropout <= 1:
             raise ValueError(f"level_dropout must lie in [0, 1], got {level_dropout}")
         self.levels = nn.ModuleList(levels)
@@ -251,7 +253,10 @@ class CodebookStack(Pretrained, nn.Module):
             pooled = [pool(residual, factor, m) for residual, m in grids]
             cells = [cell for cell, _ in pooled]
             given = [m for _, m in pooled if m is not None] or None
-            level.initialize(cells, mask=given, seed=seed + number, iterations=iterations)
+            try:
+                level.initialize(cells, mask=given, seed=seed + number, iterations=iterations)
+            except ValueError as error:
+                raise ValueError(f"level {number + 1}, pooled by {factor}: {error}") from error
             grids = [
                 (residual - unpool(level(*cell).quantized, factor, residual.shape[1:-1]), m)
                 for (residual, m), cell in zip(grids, pooled, strict=True)

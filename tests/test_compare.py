@@ -126,7 +126,15 @@ def test_a_part_of_a_comparison_can_be_reported(tmp_path, trained):
     assert trained == []
     assert set(result["quantizers"]) == {"ddcl"}
     assert result["quantizers"]["ddcl"]["interval"]["mse_argmax"] is None
-    assert compare(plan_of(tmp_path / "nothing"), train=False)["quantizers"] == {}
+    with pytest.raises(UserError, match="leave out --report-only"):
+        compare(plan_of(tmp_path / "nothing"), train=False)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_wrong_name_is_noticed_before_anything_is_trained(tmp_path, trained):
+    with pytest.raises(UserError, match="quantizer must be one of"):
+        compare(plan_of(tmp_path, quantizers=("vq-ema", "vqema")))
+    assert trained == []
 
 
 def test_a_folder_of_other_options_is_refused(tmp_path, trained):

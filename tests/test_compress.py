@@ -16,7 +16,7 @@ from small_runs import checkpoint, metrics, run_small, snapshot, without_figures
 
 from eval import tiles
 from eval.__main__ import main
-from eval.compress import compress, decode, encode, model_hash, picture_names
+from eval.compress import compress, decode, encode, model_hash, named, picture_names
 from eval.run import open_model
 from eval.token_file import TokenFileError, from_bytes, to_bytes
 from training.checkpoint import save_checkpoint
@@ -243,6 +243,12 @@ def test_odd_and_equal_names_come_back(tmp_path, runs):
     out = tmp_path / "out"
     assert call("decompress", runs["one"], tmp_path / "x.svq", "-o", out).exit_code == 0
     assert sorted(p.name for p in out.iterdir()) == ["12_30.png", "frame-2.png", "frame.png"]
+
+
+def test_a_picture_given_twice_is_coded_once(tmp_path):
+    for name in ("a.png", "b.png"):
+        picture(8, 8).save(tmp_path / name)
+    assert [name for name, _ in named([tmp_path / "b.png", tmp_path])] == ["b.png", "a.png"]
 
 
 def test_an_input_is_never_the_output(tmp_path, runs):

@@ -257,7 +257,7 @@ def test_initialization_is_k_means_of_what_the_levels_before_leave():
     stack = CodebookStack([DDCLCodebook(DIM, 4, temperature=cold) for _ in range(2)])
     stack.initialize([z[:16], z[16:]])
     assert F.mse_loss(stack.decode(stack.encode(z)), z) < 1e-3
-    with pytest.raises(ValueError, match="latents"):
+    with pytest.raises(ValueError, match=r"level 1, pooled by 8: .*latents"):
         stack_of(VQCodebook, VQCodebook, pools=[8, 1], size=9, shape=(2, 8, 8))
 
 
@@ -355,6 +355,8 @@ def test_wrong_constructions_are_refused(levels, options, words):
         CodebookStack([VQCodebook(*sizes) for sizes in levels], **options)
     with pytest.raises(ValueError, match="channel_first"):
         CodebookStack([VQCodebook(4, 3, channel_first=True)])
+    with pytest.raises(ValueError, match="one of them twice"):
+        CodebookStack([VQCodebook(4, 3)] * 2)
 
 
 def test_wrong_calls_are_refused():

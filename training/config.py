@@ -203,7 +203,7 @@ class TrainConfig:
                  "level_dropout": self.level_dropout or None}  # fmt: skip
         asked = [name for name, value in given.items() if value is not None]
         if self.level_count == 1 and asked:
-            raise UserError(f"{', '.join(asked)} need several levels: give levels, too")
+            raise UserError(f"{', '.join(asked)}: for several levels only; give levels, too")
         if self.level_count > 1 and self.quantizer == "none":
             raise UserError("the quantizer none has no codebook, so no levels: leave levels out")
         two = self.levels in (None, 2) and self.level_pool is None
