@@ -23,6 +23,8 @@ def process_group() -> Iterator[None]:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield
+        # gloo can abort a process whose group goes while another still talks to it.
+        dist.barrier()
     finally:
         dist.destroy_process_group()
 
