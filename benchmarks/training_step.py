@@ -24,7 +24,7 @@ from models import build_model
 from softvq import two_timescale_groups
 from training.checkpoint import write_atomic
 from training.config import TrainConfig
-from training.options import QUANTIZERS
+from training.options import OWN
 
 
 class Case:
@@ -59,7 +59,7 @@ def main(steps: int, json_file: Path | None) -> None:
     torch.manual_seed(0)
     config = TrainConfig()
     images = torch.rand(config.batch_size, 3, 32, 32).contiguous(memory_format=torch.channels_last)
-    cases = {name: Case(name, images) for name in QUANTIZERS}
+    cases = {name: Case(name, images) for name in (*OWN, "none")}
     for _ in range(steps + 3):
         for case in cases.values():
             case.step(images)
