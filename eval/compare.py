@@ -12,6 +12,7 @@ from typing import IO, Any
 from training.checkpoint import write_atomic
 from training.config import TrainConfig
 from training.errors import UserError
+from training.run_log import finite
 
 from .plan import Plan, finished, lines_of, train_all
 
@@ -91,7 +92,7 @@ def summary(plan: Plan, quantizer: str, lr: float) -> dict[str, Any]:
     return {
         "lr": lr,
         "sweep": {
-            f"{rate:g}": validation_error(plan.folder(quantizer, rate, 0))
+            f"{rate:g}": finite(validation_error(plan.folder(quantizer, rate, 0)))
             for rate in plan.lrs
             if finished(plan, quantizer, rate, 0)
         },

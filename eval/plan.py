@@ -16,6 +16,8 @@ from training.config import TrainConfig
 from training.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
+# What a comparison itself sets.
+OWN = {"quantizer", "recipe", "lr", "seed", "epochs", "steps", "out"}
 # What may differ between what was asked for and what a folder holds.
 FREE = {"out", "data_dir", "dataset", "device"}
 
@@ -114,6 +116,8 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     for setting in settings:
         name, equals, text = setting.partition("=")
         name = name.replace("-", "_")
+        if name in OWN:
+            raise UserError(f"--set {name} has a meaning of its own here; see compare --help")
         if not equals or name not in kinds:
             raise UserError(f"--set takes NAME=VALUE of an option of train.py, got {setting!r}")
         try:

@@ -193,12 +193,14 @@ def test_words_of_a_config_build_it_again():
 
 
 def test_settings_have_the_types_of_their_options():
-    assert parse_settings(["lr=1e-3", "steps=5", "init=random", "compile=true"]) == {
-        "lr": 1e-3,
-        "steps": 5,
+    assert parse_settings(["commitment=1e-3", "batch-size=5", "init=random", "compile=true"]) == {
+        "commitment": 1e-3,
+        "batch_size": 5,
         "init": "random",
         "compile": True,
     }
+    with pytest.raises(UserError, match="has a meaning of its own"):
+        parse_settings(["steps=5"])
     with pytest.raises(UserError, match="type bool, got 'yes'"):
         parse_settings(["compile=yes"])
 
