@@ -116,7 +116,7 @@ class DDCLCodebook(Codebook):
         constant = isinstance(self.controller, ConstantTemperature)
         self.register_buffer("temperature", torch.tensor(start if constant else 1.0))
         self.register_buffer("covariance", torch.eye(dim))
-        self.register_buffer("critical_temperature", torch.tensor(4.0 / variance_weight))
+        self.register_buffer("critical_temperature", torch.tensor(self._critical_factor()))
         self.register_buffer("running_usage", torch.full((codebook_size,), 1 / codebook_size))
 
     def _set_codebook(self, codebook: Tensor) -> None:
@@ -214,7 +214,11 @@ class DDCLCodebook(Codebook):
     def _track(self, covariance: Tensor, decay: float) -> None:
         self.covariance.lerp_(covariance.to(self.covariance.dtype), 1 - decay)
         largest = largest_variance(self.covariance)
-        self.critical_temperature.copy_(4 * largest / self.variance_weight)
+        self.critical_temperature.copy_(self._critical_factor() * largest)
+
+    def _critical_factor(self) -> float:
+        """T_c over the largest variance of the latents."""
+        return 4 / self.variance_weight
 
     def _initialized_from(self, latents: Tensor) -> None:
         centred = latents - latents.mean(dim=0)

@@ -22,7 +22,8 @@ class DDCLEMCodebook(DDCLCodebook):
 
     The source paper has gradient descent only; this class is our choice, measured in
     docs/recipe.md. Arguments and attributes are those of :class:`DDCLCodebook`, but ``codebook``
-    is a buffer here, and ``decay`` also that of the means.
+    is a buffer here, ``decay`` also that of the means, and ``critical_temperature`` twice the
+    largest variance, where collapse begins to attract when the assignment is held.
 
     Example:
         >>> import torch
@@ -43,6 +44,10 @@ class DDCLEMCodebook(DDCLCodebook):
 
     def _set_codebook(self, codebook: Tensor) -> None:
         self.register_buffer("codebook", codebook)
+
+    def _critical_factor(self) -> float:
+        # Descent with the assignment held: softvq.functional.critical_temperature.
+        return 2.0
 
     def _route(self, quantized: Tensor, latents: Tensor) -> Tensor:
         # The latents minus themselves are an exact zero that carries the gradient.

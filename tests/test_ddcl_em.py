@@ -96,6 +96,7 @@ def test_hot_prototypes_collapse_to_the_mean_and_cool_ones_do_not():
         codebook.codebook.mul_(0.1)
         for _ in range(400):
             codebook.after_step(codebook(z))
+        assert codebook.temperature_ratio == pytest.approx(factor, rel=0.1)
         spread = codebook.codebook.std(dim=0).max()
         assert (spread < 0.02) == collapses, (factor, spread)
         assert (spread > 0.3) != collapses, (factor, spread)
