@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from softvq import Codebook, CodebookOutput, StackOutput
-from softvq.stack import after_step_of
+from softvq.codebook import after_step_of
 
 Tokens = Tensor | list[Tensor]
 
@@ -75,7 +75,7 @@ class ImageTokenizer(nn.Module):
 
     def after_step(self, *codes: CodebookOutput | StackOutput) -> None:
         """Move the state of every level, or of none; see :meth:`softvq.Codebook.after_step`."""
-        after_step_of(self.levels, codes)
+        after_step_of(self.levels, [code.levels for code in codes])
 
     def decode_codes(self, codes: Sequence[Tensor], size: tuple[int, int] | None = None) -> Tensor:
         """Images, not clamped, from the vectors of the levels, or of the first ones.

@@ -107,10 +107,7 @@ def mean_shift(z: Tensor, codebook: Tensor, temperature: Tensor | float) -> Tens
     vectors = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)  # (N, D + 1)
     sums = z.new_zeros(vectors.shape[1], codebook.shape[0])  # (D + 1, K), fastest to add to
     for rows, logits, q in _blocks(z, codebook):
-        torch.mm(query[rows], key, out=logits)  # (R, K)
-        logits.sub_(logits.amax(dim=1, keepdim=True))
-        torch.threshold_(logits, *saturation(z.dtype))
-        torch.softmax(logits, dim=1, out=q)
+        _assign(query[rows], key, logits, q)
         sums.addmm_(vectors[rows].mT, q)
     return sums[:-1].mT - sums[-1, :, None] * codebook
 
@@ -190,10 +187,7 @@ def _attend_backward(
     pulled = torch.zeros_like(score)
     grad_values = torch.zeros_like(key[:-2])  # (D + 1, K), the layout that is fastest to add to
     for rows, q, grad_logits in _blocks(z, codebook):
-        torch.mm(query[rows], key[:-1], out=grad_logits)  # (R, K)
-        grad_logits.sub_(grad_logits.amax(dim=1, keepdim=True))
-        torch.threshold_(grad_logits, *saturation(z.dtype))
-        torch.softmax(grad_logits, dim=1, out=q)
+        _assign(query[rows], key[:-1], grad_logits, q)
         torch.mm(grad_q[rows], key, out=grad_logits).mul_(q)
         grad_logits.addcmul_(q, grad_logits.sum(dim=1, keepdim=True), value=-1)
         if for_latents:
@@ -215,6 +209,14 @@ def _operands(z: Tensor, codebook: Tensor, temperature: Tensor) -> tuple[Tensor,
     query = torch.cat([2 * z, -z.square().sum(dim=1, keepdim=True), -ones], dim=1) / temperature
     key = torch.cat([codebook.mT, torch.ones_like(norms)[None], norms[None]])
     return query, key, torch.cat([codebook, norms[:, None]], dim=1)
+
+
+def _assign(query: Tensor, key: Tensor, logits: Tensor, q: Tensor) -> None:
+    """Writes the assignment of a block to q (R, K), by way of logits (R, K)."""
+    torch.mm(query, key, out=logits)
+    logits.sub_(logits.amax(dim=1, keepdim=True))
+    torch.threshold_(logits, *saturation(logits.dtype))
+    torch.softmax(logits, dim=1, out=q)
 
 
 def _blocks(z: Tensor, codebook: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:

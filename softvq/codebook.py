@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .distributed import gathered
 from .functional import exporting, nearest_codes
 from .initialize import kmeans
+from .latents import compute_dtype, vectors_last, with_masks
 from .output import BatchStatistics, CodebookOutput, batch_statistics
 from .pretrained import Pretrained
 
@@ -101,7 +102,7 @@ class Codebook(Pretrained, nn.Module):
             FloatingPointError: If the latents hold NaN or infinity; no state has moved then.
             TypeError: If no output is given.
         """
-        self._step(self._checked(outs))
+        after_step_of([self], [[out] for out in outs])
 
     def _checked(self, outs: Sequence[CodebookOutput]) -> BatchStatistics:
         """What a step learns from, or the errors of :meth:`after_step`."""
@@ -203,15 +204,7 @@ class Codebook(Pretrained, nn.Module):
         Raises:
             ValueError: If there are fewer latents than prototypes, or some are not finite.
         """
-        parts = [latents] if isinstance(latents, Tensor) else list(latents)
-        if not parts:
-            raise ValueError("no batch of latents was given; pass at least one tensor")
-        masks = [mask] * len(parts) if mask is None or isinstance(mask, Tensor) else list(mask)
-        if len(masks) != len(parts):
-            raise ValueError(
-                f"{len(parts)} tensors of latents need as many masks, got {len(masks)}"
-            )
-        flat = torch.cat([self._kept(part, m) for part, m in zip(parts, masks, strict=True)])
+        flat = torch.cat([self._kept(part, m) for part, m in with_masks(latents, mask)])
         flat = gathered(flat)
         self.codebook.copy_(kmeans(flat, self.codebook_size, seed=seed, iterations=iterations))
         self._initialized_from(flat)
@@ -260,25 +253,8 @@ class Codebook(Pretrained, nn.Module):
 
     def _flatten(self, z: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Latents as (N, D) and mask as (N,), after checking both."""
-        axis = 1 if self.channel_first else -1
-        if not z.is_floating_point():
-            raise TypeError(f"latents must be floating point, got {z.dtype}")
-        if z.dim() < (2 if self.channel_first else 1) or z.shape[axis] != self.dim:
-            layout = "(B, D, ...)" if self.channel_first else "(..., D)"
-            raise ValueError(
-                f"latents must be {layout} with D = dim = {self.dim}, got shape {tuple(z.shape)}; "
-                "channel_first=True puts the vector axis second, channel_first=False last"
-            )
-        vectors = rearrange(z, "b d ... -> b ... d") if self.channel_first else z  # (..., D)
-        if mask is not None:
-            if mask.dtype != torch.bool:
-                raise TypeError(f"mask must be bool (False for padding), got {mask.dtype}")
-            if mask.shape != vectors.shape[:-1]:
-                raise ValueError(
-                    f"mask must have the latents' shape without the vector axis, "
-                    f"{tuple(vectors.shape[:-1])}, got {tuple(mask.shape)}"
-                )
-            mask = mask.reshape(-1)  # (N,)
+        vectors = vectors_last(z, mask, self.dim, self.channel_first)  # (..., D)
+        mask = None if mask is None else mask.reshape(-1)  # (N,)
         return vectors.reshape(-1, self.dim), mask  # (N, D)
 
     def _restore(self, flat: Tensor, z: Tensor) -> Tensor:
@@ -292,7 +268,18 @@ class Codebook(Pretrained, nn.Module):
         return flat.reshape((*z.shape[:axis], *z.shape[axis + 1 :], *flat.shape[1:]))
 
 
-def compute_dtype(*tensors: Tensor) -> torch.dtype:
-    """Dtype for distances: float32, or float64 when a tensor has it."""
-    wide = any(tensor.dtype == torch.float64 for tensor in tensors)
-    return torch.float64 if wide else torch.float32
+@torch.no_grad()
+def after_step_of(levels: Sequence[Codebook], outs: Sequence[Sequence[CodebookOutput]]) -> None:
+    """:meth:`Codebook.after_step` of several levels: all of them move, or, on an error, none.
+
+    Args:
+        levels: The codebooks.
+        outs: For each part of the batch one output for each of the levels.
+
+    Raises:
+        FloatingPointError: If the latents of a level hold NaN or infinity.
+        TypeError: If no output is given.
+    """
+    batches = [level._checked([out[n] for out in outs]) for n, level in enumerate(levels)]
+    for level, batch in zip(levels, batches, strict=True):
+        level._step(batch)

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .codebook import compute_dtype
+from .codebook import after_step_of
 from .ddcl import DDCLCodebook
 from .functional import assignment
+from .latents import compute_dtype
 from .output import CodebookOutput
 from .pooling import pool
 
@@ -122,13 +123,8 @@ class DocumentCompressor(nn.Module):
     @torch.no_grad()
     def after_step(self, *outs: CompressedDocuments) -> None:
         """Move every layer's state; see :meth:`softvq.Codebook.after_step`."""
-        layers = tuple(self._layers())
-        batches = [
-            layer._checked([out.levels[number].code for out in outs])
-            for number, layer in enumerate(layers)
-        ]
-        for layer, batch in zip(layers, batches, strict=True):
-            layer._step(batch)
+        codes = [[level.code for level in out.levels] for out in outs]
+        after_step_of(tuple(self._layers()), codes)
 
     @torch.no_grad()
     def initialize(self, tokens: Tensor, mask: Tensor | None = None, *, seed: int = 0) -> None:

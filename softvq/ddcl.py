@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from .attention import soft_quantize_attention
-from .codebook import Codebook, compute_dtype
+from .codebook import Codebook
 from .distributed import summed, widest_dtype
 from .functional import SoftCode, largest_variance, soft_quantize, token_weights
+from .latents import compute_dtype
 from .output import BatchStatistics, CodebookOutput
 from .temperature import CodesPerToken, ConstantTemperature, Schedule, TemperatureController
 

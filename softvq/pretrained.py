@@ -71,16 +71,6 @@ def config_of(codebook: Codebook | CodebookStack) -> dict[str, Any]:
         >>> config["class"], config["dim"], config["codebook_size"]
         ('VQCodebook', 4, 8)
     """
-    from .stack import CodebookStack
-
-    if type(codebook) is CodebookStack:
-        return {
-            "class": "CodebookStack",
-            "levels": [config_of(level) for level in codebook.codebooks],
-            "pools": list(codebook.pools),
-            "level_dropout": codebook.level_dropout,
-            "channel_first": codebook.channel_first,
-        }
     if type(codebook) is not _codebooks().get(type(codebook).__name__):
         raise TypeError(
             f"only softvq's own codebooks, {sorted(_codebooks())}, can be loaded again, not a "
@@ -89,6 +79,8 @@ def config_of(codebook: Codebook | CodebookStack) -> dict[str, Any]:
     config: dict[str, Any] = {"class": type(codebook).__name__}
     for name in list(inspect.signature(type(codebook).__init__).parameters)[1:]:
         config[name] = getattr(codebook, "controller" if name == "temperature" else name)
+    if "levels" in config:
+        config["levels"] = [config_of(level) for level in config["levels"]]
     if "temperature" in config:
         controller = config["temperature"]
         if type(controller) is not CONTROLLERS.get(type(controller).__name__):

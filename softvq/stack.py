@@ -8,8 +8,9 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from .codebook import Codebook, compute_dtype
-from .output import CodebookOutput, StackOutput
+from .codebook import Codebook, after_step_of
+from .latents import compute_dtype, vectors_last, with_masks
+from .output import StackOutput
 from .pooling import grid_shape, pool, unpool
 from .pretrained import Pretrained
 
@@ -129,12 +130,12 @@ class CodebookStack(Pretrained, nn.Module):
             if level.straight_through:
                 passed = unpool(pool(carrier, factor, seen)[0], factor, shape)
                 code = code.detach()
+                total = total + passed
                 carrier = carrier - passed
             else:
-                passed = torch.zeros_like(code)
                 carrier = carrier - (code - code.detach())
             residual = residual - code
-            total = total + code + passed
+            total = total + code
             outs.append(out)
         if mask is not None:
             total = torch.where(mask[..., None], total, 0.0)
@@ -148,7 +149,7 @@ class CodebookStack(Pretrained, nn.Module):
     @torch.no_grad()
     def after_step(self, *outs: StackOutput) -> None:
         """Move every level's state, or none; see :meth:`Codebook.after_step`."""
-        after_step_of(self.codebooks, outs)
+        after_step_of(self.codebooks, [out.levels for out in outs])
 
     @torch.no_grad()
     def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor | list[Tensor]:
@@ -241,14 +242,7 @@ class CodebookStack(Pretrained, nn.Module):
         Raises:
             ValueError: If a level gets fewer blocks than it has prototypes, or some are not finite.
         """
-        batches = [latents] if isinstance(latents, Tensor) else list(latents)
-        masks = [mask] * len(batches) if mask is None or isinstance(mask, Tensor) else list(mask)
-        if len(masks) != len(batches) or not batches:
-            raise ValueError(
-                f"initialize needs at least one tensor of latents and as many masks, got "
-                f"{len(batches)} and {len(masks)}"
-            )
-        grids = [self._grid(z, m) for z, m in zip(batches, masks, strict=True)]
+        grids = [self._grid(z, m) for z, m in with_masks(latents, mask)]
         for number, (level, factor) in enumerate(zip(self.codebooks, self.pools, strict=True)):
             pooled = [pool(residual, factor, m) for residual, m in grids]
             cells = [cell for cell, _ in pooled]
@@ -264,26 +258,10 @@ class CodebookStack(Pretrained, nn.Module):
 
     def _grid(self, z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Latents, the vector axis last, zero where masked, in the dtype of distances."""
-        fewest = 3 if max(self.pools) > 1 else 2 if self.channel_first else 1
-        axis = 1 if self.channel_first else -1
-        if not z.is_floating_point():
-            raise TypeError(f"latents must be floating point, got {z.dtype}")
-        if z.dim() < fewest or z.shape[axis] != self.dim:
-            layout = "(B, D, ...)" if self.channel_first else "(..., D)"
-            raise ValueError(
-                f"latents must be {layout} with D = dim = {self.dim} and at least {fewest} axes, "
-                f"got shape {tuple(z.shape)}"
-            )
-        z = rearrange(z, "b d ... -> b ... d") if self.channel_first else z  # (..., D)
+        least_axes = 3 if max(self.pools) > 1 else 1
+        z = vectors_last(z, mask, self.dim, self.channel_first, least_axes)
         z = z.to(compute_dtype(z, *(level.codebook for level in self.codebooks)))
-        if mask is not None:
-            if mask.dtype != torch.bool or mask.shape != z.shape[:-1]:
-                raise (TypeError if mask.dtype != torch.bool else ValueError)(
-                    f"mask must be bool (False for padding) with the latents' shape without the "
-                    f"vector axis, {tuple(z.shape[:-1])}, got {mask.dtype} {tuple(mask.shape)}"
-                )
-            z = torch.where(mask[..., None], z, 0.0)
-        return z, mask
+        return (z if mask is None else torch.where(mask[..., None], z, 0.0)), mask
 
     def _kept_levels(self, z: Tensor) -> Tensor | None:
         """How many levels each item of the batch keeps, or None when all keep all."""
@@ -319,25 +297,6 @@ class CodebookStack(Pretrained, nn.Module):
     def _in_layout(self, vectors: Tensor) -> Tensor:
         channel_first = self.channel_first and vectors.dim() > 1
         return rearrange(vectors, "b ... d -> b d ...") if channel_first else vectors
-
-
-@torch.no_grad()
-def after_step_of(levels: Sequence[Codebook], outs: Sequence[CodebookOutput | StackOutput]) -> None:
-    """:meth:`Codebook.after_step` of several levels: all of them move, or, on an error, none.
-
-    Args:
-        levels: The codebooks.
-        outs: Each with one output for each of the levels.
-
-    Raises:
-        FloatingPointError: If the latents of a level hold NaN or infinity.
-        TypeError: If no output is given.
-    """
-    batches = [
-        level._checked([out.levels[number] for out in outs]) for number, level in enumerate(levels)
-    ]
-    for level, batch in zip(levels, batches, strict=True):
-        level._step(batch)
 
 
 def _masked_items(

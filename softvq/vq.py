@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .codebook import Codebook, compute_dtype
+from .codebook import Codebook
 from .distributed import summed
 from .functional import nearest_codes, token_weights
+from .latents import compute_dtype
 from .output import BatchStatistics, CodebookOutput
 
 
