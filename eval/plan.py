@@ -14,10 +14,11 @@ from typing import Any
 
 from training.config import TrainConfig
 from training.errors import UserError
+from training.run_log import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 # What a comparison itself sets.
-OWN = {"quantizer", "recipe", "lr", "seed", "epochs", "steps", "out"}
+RESERVED = {"quantizer", "recipe", "lr", "seed", "epochs", "steps", "out"}
 # What may differ between what was asked for and what a folder holds.
 FREE = {"out", "data_dir", "dataset", "device"}
 
@@ -116,7 +117,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     for setting in settings:
         name, equals, text = setting.partition("=")
         name = name.replace("-", "_")
-        if name in OWN:
+        if name in RESERVED:
             raise UserError(f"--set {name} has a meaning of its own here; see compare --help")
         if not equals or name not in kinds:
             raise UserError(f"--set takes NAME=VALUE of an option of train.py, got {setting!r}")
@@ -173,7 +174,5 @@ def finished(plan: Plan, quantizer: str, lr: float, seed: int) -> bool:
 def lines_of(folder: Path, split: str) -> list[dict[str, Any]]:
     """The lines of a split, one for each epoch."""
     path = folder / "metrics.jsonl"
-    if not path.exists():
-        return []
-    lines = (json.loads(line) for line in path.read_text().splitlines())
+    lines = read_metrics(path) if path.exists() else []
     return [line for line in lines if line["split"] == split]

@@ -137,6 +137,14 @@ def test_a_wrong_name_is_noticed_before_anything_is_trained(tmp_path, trained):
     assert trained == []
 
 
+def test_a_line_cut_off_by_a_kill_is_no_finished_epoch(tmp_path, trained):
+    plan = plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.002,), seeds=1)
+    compare(plan)
+    metrics = plan.folder("vq-ema", 0.002, 0) / "metrics.jsonl"
+    metrics.write_text(metrics.read_text()[:-20])
+    assert not finished(plan, "vq-ema", 0.002, 0)
+
+
 def test_a_folder_of_other_options_is_refused(tmp_path, trained):
     plan = plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.002,), seeds=1)
     compare(plan)
