@@ -48,7 +48,7 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
 
 
 def _train(config: TrainConfig, resume: bool) -> Path:
-    from training.checkpoint import load_checkpoint, write_atomic
+    from training.checkpoint import load_checkpoint, write_text
     from training.datasets import default_data_dir, load_splits
     from training.processes import main_process_first, rank
     from training.trainer import Trainer
@@ -86,7 +86,7 @@ def _train(config: TrainConfig, resume: bool) -> Path:
         )
         return folder
     if rank() == 0:
-        write_atomic(folder / "config.json", lambda file: file.write(config.to_json().encode()))
+        write_text(folder / "config.json", config.to_json())
     say(
         f"{len(splits.train)} training, {len(splits.val)} validation and {len(splits.test)} test "
         f"images of {splits.name} ({splits.source})"

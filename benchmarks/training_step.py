@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from models import build_model
 from softvq import two_timescale_groups
-from training.checkpoint import write_atomic
+from training.checkpoint import write_text
 from training.config import TrainConfig
 from training.options import OWN
 
@@ -72,7 +72,7 @@ def main(steps: int, json_file: Path | None) -> None:
         click.echo(f"{name:8} {median * 1e3:8.1f} ms   {median / medians['none']:.3f} of none")
     if json_file is not None:
         text = json.dumps({"seconds_per_step": medians, "steps": steps}, indent=2) + "\n"
-        write_atomic(json_file, lambda file: file.write(text.encode()))
+        write_text(json_file, text)
 
 
 if __name__ == "__main__":

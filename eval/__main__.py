@@ -26,22 +26,35 @@ class Group(click.Group):
             context.exit(1)
 
 
+RUN = click.argument("run", type=click.Path(path_type=Path))
+DEVICE = click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps."
+)
+DATA_DIR = click.option(
+    "--data-dir", help="Folder of the data, when it has moved since the training."
+)
+LIMIT_TEST = click.option(
+    "--limit-test", type=click.IntRange(1), help="Use only the first N test images."
+)
+JSON = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the figures to a file.",
+)
+
+
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Judge what train.py made."""
 
 
 @main.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the figures to a file.",
-)
-@click.option("--data-dir", help="Folder of the data, when it has moved since the training.")
-@click.option("--limit-test", type=click.IntRange(1), help="Use only the first N test images.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps.")
+@RUN
+@JSON
+@DATA_DIR
+@LIMIT_TEST
+@DEVICE
 @click.option("--batch-size", type=click.IntRange(1), default=256, show_default=True)
 def report(
     run: Path,
@@ -53,7 +66,7 @@ def report(
 ) -> None:
     """Figures of RUN, a run folder (its best.pt) or a checkpoint, on the test split."""
     from eval.report import evaluate_run, format_report
-    from training.checkpoint import write_atomic
+    from training.checkpoint import write_text
 
     figures = evaluate_run(
         run, data_dir=data_dir, limit_test=limit_test, device=device, batch_size=batch_size
@@ -61,18 +74,18 @@ def report(
     click.echo(format_report(figures))
     if json_file is not None:
         text = json.dumps(figures, indent=2) + "\n"
-        write_atomic(json_file, lambda file: file.write(text.encode()))
+        write_text(json_file, text)
         click.echo(f"written to {json_file}")
 
 
 @main.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@RUN
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The PNG."
 )
 @click.option("--images", type=click.IntRange(1, 64), default=12, show_default=True)
 @click.option("--scale", type=click.IntRange(1, 16), default=3, show_default=True)
-@click.option("--data-dir", help="Folder of the data, when it has moved since the training.")
+@DATA_DIR
 def grid(run: Path, out: Path, images: int, scale: int, data_dir: str | None) -> None:
     """Picture of RUN: test images above their soft and argmax reconstructions."""
     from eval.grid import write_grid
@@ -83,13 +96,13 @@ def grid(run: Path, out: Path, images: int, scale: int, data_dir: str | None) ->
 
 
 @main.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@RUN
 @click.argument("images", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file."
 )
 @click.option("--levels", type=int, help="Only the first levels: fewer bits, a coarser picture.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps.")
+@DEVICE
 def compress(
     run: Path, images: tuple[Path, ...], out: Path, levels: int | None, device: str
 ) -> None:
@@ -103,20 +116,20 @@ def compress(
     rate = 8 * made.size / made.pixels
     click.echo(
         f"{made.images} images, {made.size:,} bytes, {rate:.4f} bits per pixel; the tokens alone "
-        f"cost at least {made.bound:,.0f} bytes under the training's counts"
+        f"cost an ideal coder {made.bound:,.0f} bytes with the file's frequencies"
     )
     click.echo(f"written to {out}")
 
 
 @main.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@RUN
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True,
     help="Folder for the pictures; existing ones are never replaced.",
 )  # fmt: skip
 @click.option("--levels", type=int, help="Only the first levels of the file.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps.")
+@DEVICE
 def decompress(run: Path, file: Path, out: Path, levels: int | None, device: str) -> None:
     """Decode FILE, which RUN compressed, into PNG pictures."""
     from eval.compress import decompress as read
@@ -127,15 +140,15 @@ def decompress(run: Path, file: Path, out: Path, levels: int | None, device: str
 
 
 @main.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@RUN
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True,
     help="The safetensors file.",
 )  # fmt: skip
 @click.option("--split", multiple=True, help="train, val or test; may be repeated; default all.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first N images of a split.")
-@click.option("--data-dir", help="Folder of the data, when it has moved since the training.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps.")
+@DATA_DIR
+@DEVICE
 def tokens(
     run: Path,
     out: Path,
@@ -160,15 +173,10 @@ def tokens(
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The PNG."
 )
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the figures to a file.",
-)
-@click.option("--limit-test", type=click.IntRange(1), help="Use only the first N test images.")
-@click.option("--data-dir", help="Folder of the data, when it has moved since the training.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps.")
+@JSON
+@LIMIT_TEST
+@DATA_DIR
+@DEVICE
 def rate(
     runs: tuple[Path, ...],
     out: Path,

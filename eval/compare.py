@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from training.checkpoint import write_atomic
+from training.checkpoint import write_atomic, write_text
 from training.config import TrainConfig
 from training.errors import UserError
 from training.run_log import finite
 
 from .plan import Plan, finished, lines_of, train_all
 
-# What a run is compared by: (heading, split, key, format).
+# What a run is compared by: (heading, key, format).
 FIGURES = (
-    ("argmax MSE", "test", "mse_argmax", ".5f"),
-    ("PSNR", "test", "psnr_argmax", ".2f"),
-    ("argmax / soft", "test", "gap", ".3f"),
-    ("perplexity", "test", "perplexity", ".1f"),
-    ("used, train, worst epoch", "train", "worst_utilization", ".1%"),
-    ("T/T_c", "test", "temperature_ratio", ".4f"),
-    ("ms a step", "train", "milliseconds", ".0f"),
+    ("argmax MSE", "mse_argmax", ".5f"),
+    ("PSNR", "psnr_argmax", ".2f"),
+    ("argmax / soft", "gap", ".3f"),
+    ("perplexity", "perplexity", ".1f"),
+    ("used, train, worst epoch", "worst_utilization", ".1%"),
+    ("T/T_c", "temperature_ratio", ".4f"),
+    ("ms a step", "milliseconds", ".0f"),
 )
 
 
@@ -48,16 +47,16 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
         plan.config(quantizer, plan.lrs[0], 0)  # wrong names before anything is trained
     if train:
         train_all([(q, lr, 0) for q in plan.quantizers for lr in plan.lrs], plan, jobs)
-    best = {q: best_lr(plan, q) for q in plan.quantizers}
+    sweeps = {q: errors for q in plan.quantizers if (errors := sweep(plan, q))}
     if train:
-        wanted = [(q, lr, s) for q, lr in best.items() if lr for s in range(1, plan.seeds)]
+        wanted = [(q, best_lr(e), s) for q, e in sweeps.items() for s in range(1, plan.seeds)]
         train_all(wanted, plan, jobs)
-    if not any(best.values()):
+    if not sweeps:
         raise UserError(f"no run below {plan.out / 'runs'} is finished: leave out --report-only")
     result = {
         "options": plan.options,
         "lrs": list(plan.lrs),
-        "quantizers": {q: summary(plan, q, lr) for q, lr in best.items() if lr is not None},
+        "quantizers": {q: summary(plan, q, errors) for q, errors in sweeps.items()},
     }
     write_results(result, plan.out)
     return result
@@ -70,32 +69,33 @@ def validation_error(folder: Path) -> float:
     return math.inf if error is None else error
 
 
-def best_lr(plan: Plan, quantizer: str) -> float | None:
-    """The rate of the sweep with the least validation error; None where no run has ended."""
-    errors = {
+def sweep(plan: Plan, quantizer: str) -> dict[float, float]:
+    """Validation errors of the learning rates whose first seed has ended."""
+    return {
         lr: validation_error(plan.folder(quantizer, lr, 0))
         for lr in plan.lrs
         if finished(plan, quantizer, lr, 0)
     }
-    return min(errors, key=lambda lr: errors[lr]) if errors else None
 
 
-def summary(plan: Plan, quantizer: str, lr: float) -> dict[str, Any]:
-    """The finished runs of a quantizer at its learning rate."""
+def best_lr(errors: dict[float, float]) -> float:
+    """The rate of a sweep with the least validation error."""
+    return min(errors, key=lambda lr: errors[lr])
+
+
+def summary(plan: Plan, quantizer: str, errors: dict[float, float]) -> dict[str, Any]:
+    """The finished runs of a quantizer at the best rate of its sweep."""
+    lr = best_lr(errors)
     seeds = [seed for seed in range(plan.seeds) if finished(plan, quantizer, lr, seed)]
     runs = [figures_of(plan.folder(quantizer, lr, seed), plan) | {"seed": seed} for seed in seeds]
     means, intervals = {}, {}
-    for _, _, key, _ in FIGURES:
+    for _, key, _ in FIGURES:
         values = [run[key] for run in runs if run[key] is not None]
         means[key] = sum(values) / len(values) if values else None
         intervals[key] = half_interval(values)
     return {
         "lr": lr,
-        "sweep": {
-            f"{rate:g}": finite(validation_error(plan.folder(quantizer, rate, 0)))
-            for rate in plan.lrs
-            if finished(plan, quantizer, rate, 0)
-        },
+        "sweep": {f"{rate:g}": finite(error) for rate, error in errors.items()},
         "runs": runs,
         "mean": means,
         "interval": intervals,
@@ -152,7 +152,7 @@ def table(result: dict[str, Any]) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for name, own in ordered(result):
         cells = [f"`{name}`", f"{own['lr']:g}", str(len(own["runs"]))]
-        for _, _, key, form in FIGURES:
+        for _, key, form in FIGURES:
             mean, half = own["mean"][key], own["interval"][key]
             cell = "-" if mean is None else format(mean, form)
             cells.append(cell if half is None or mean is None else f"{cell} ± {half:{form}}")
@@ -172,14 +172,9 @@ def ordered(result: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
 
 def write_results(result: dict[str, Any], out: Path) -> None:
     """``compare.json``, ``compare.md`` and ``compare.png``."""
-    texts = {"compare.json": json.dumps(result, indent=1), "compare.md": table(result)}
-    for name, text in texts.items():
-        write_atomic(out / name, functools.partial(_write, text=text + "\n"))
+    write_text(out / "compare.json", json.dumps(result, indent=1) + "\n")
+    write_text(out / "compare.md", table(result) + "\n")
     plot(result, out / "compare.png")
-
-
-def _write(file: IO[bytes], text: str) -> None:
-    file.write(text.encode())
 
 
 PANELS = (

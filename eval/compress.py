@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,18 @@ from training.errors import UserError
 from training.image_folder import find_images, open_image
 
 from .run import Model
-from .tiles import Size, boxes, chunks, cut, groups, padded, paste, pixels_of, tile_sizes
+from .tiles import (
+    Size,
+    boxes,
+    chunks,
+    cut,
+    groups,
+    padded,
+    paste,
+    pixels_of,
+    tile_sizes,
+    to_picture,
+)
 from .token_file import (
     ImageEntry,
     TokenFile,
@@ -110,7 +120,7 @@ def decompress(model: Model, file: Path, folder: Path, *, levels: int | None = N
         UserError: If a picture exists already, or there are not so many levels.
     """
     try:
-        data = from_bytes(file.read_bytes(), model=model_hash(model.network))
+        data = from_bytes(file.read_bytes(), model=model.hash)
         names = picture_names([image.name for image in data.images])
     except TokenFileError as error:
         raise TokenFileError(f"{file}: {error}") from error
@@ -146,7 +156,7 @@ def encode(
     count = check_levels(levels, len(network.levels))
     entries: list[ImageEntry] = []
     tokens: list[list[Tensor]] = [[torch.zeros(0, dtype=torch.int64)] for _ in range(count)]
-    for chunk in chunks(pictures, lambda picture: picture.width * picture.height):
+    for chunk in chunks(pictures):
         tiles = [tile for picture in chunk for tile in cut(picture.convert("RGB"))]
         left = iter(_tile_tokens(tiles, model, count))
         for picture in chunk:
@@ -158,7 +168,7 @@ def encode(
             for n, level in enumerate(tokens):
                 level += [tile[n] for tile in own]
     return TokenFile(
-        model=model_hash(network),
+        model=model.hash,
         codebook_sizes=tuple(level.codebook_size for level in network.levels[:count]),
         tables=tuple(frequency_table(counts.numpy()) for counts in model.counts[:count]),
         images=tuple(entries),
@@ -187,12 +197,12 @@ def decode(data: TokenFile, model: Model, *, levels: int | None = None) -> Itera
         UserError: If it has not so many levels.
     """
     network = model.network
-    check_model(data.model, model_hash(network))
+    check_model(data.model, model.hash)
     count = check_levels(levels, len(data.codebook_sizes))
     grids = [
         network.grids(height, width)[:count]
         for image in data.images
-        for width, height in tile_sizes((image.width, image.height), network.stride)
+        for width, height in tile_sizes(image.size, network.stride)
     ]
     tokens = [
         _split(part, [grid[n] for grid in grids]) for n, part in enumerate(data.tokens[:count])
@@ -206,12 +216,8 @@ def _pictures(
 ) -> Iterator[Image.Image]:
     """Pictures from the tokens (h_l, w_l) of each tile."""
     left = iter(tokens)
-    for chunk in chunks(data.images, lambda image: image.width * image.height):
-        sizes = [
-            size
-            for image in chunk
-            for size in tile_sizes((image.width, image.height), network.stride)
-        ]
+    for chunk in chunks(data.images):
+        sizes = [size for image in chunk for size in tile_sizes(image.size, network.stride)]
         own = [next(left) for _ in sizes]
         tiles = [Image.new("RGB", (1, 1))] * len(sizes)
         for group in groups(sizes):
@@ -222,11 +228,11 @@ def _pictures(
             ]
             decoded = network.decode_tokens(batch, (height, width)).mul(255).round().byte().cpu()
             for number, picture in zip(group, decoded, strict=True):
-                tiles[number] = Image.fromarray(picture.permute(1, 2, 0).numpy())
+                tiles[number] = to_picture(picture)
         ready = iter(tiles)
         for image in chunk:
-            size = image.width, image.height
-            yield paste(size, [next(ready) for _ in boxes(size)]).convert(image.mode)
+            own_tiles = [next(ready) for _ in boxes(image.size)]
+            yield paste(image.size, own_tiles).convert(image.mode)
 
 
 def _split(tokens: NDArray[np.int64], grids: list[Size]) -> list[Tensor]:
@@ -247,16 +253,6 @@ def check_levels(levels: int | None, there: int) -> int:
     if levels is not None and not 1 <= levels <= there:
         raise UserError(f"--levels must lie between 1 and {there}, got {levels}")
     return levels or there
-
-
-def model_hash(network: ImageTokenizer) -> str:
-    """What two models share only if all weights and the shapes of their tokens are equal."""
-    digest = hashlib.sha256(repr(network.grids(960, 960)).encode())
-    for name, tensor in sorted(network.state_dict().items()):
-        value = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:32]
 
 
 def named(paths: Sequence[Path]) -> list[tuple[str, Path]]:

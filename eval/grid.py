@@ -10,6 +10,7 @@ from training.checkpoint import write_atomic
 from training.run_log import reconstruction_grid
 
 from .run import Run
+from .tiles import to_picture
 
 
 def write_grid(run: Run, path: Path, *, scale: int = 3) -> None:
@@ -21,8 +22,7 @@ def write_grid(run: Run, path: Path, *, scale: int = 3) -> None:
         scale: Screen pixels per image pixel.
     """
     grid = reconstruction_grid(run.model, run.test_images)  # (C, rows, columns)
-    pixels = grid.mul(255).round().byte().permute(1, 2, 0).numpy()
-    picture = Image.fromarray(pixels)
+    picture = to_picture(grid.mul(255).round().byte())
     size = (picture.width * scale, picture.height * scale)
     picture = picture.resize(size, Image.Resampling.NEAREST)
     write_atomic(path, lambda file: picture.save(file, format="PNG"))

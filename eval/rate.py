@@ -13,13 +13,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from training.checkpoint import write_atomic
+from training.checkpoint import write_atomic, write_text
 from training.datasets import to_float
 from training.errors import UserError
 
 from .compress import decode, encode
 from .report import image_sums
-from .run import Model, open_model, open_run
+from .run import Model, model_of, open_run
+from .tiles import to_picture, to_pixels
 from .token_file import from_bytes, to_bytes
 
 QUALITIES = (1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95)
@@ -60,10 +61,10 @@ def rate_distortion(
             )
     names = labels(runs)
     curves: list[dict[str, Any]] = []
-    for name, run in zip(names, runs, strict=True):
-        points = token_points(open_model(run, device=device), images)
+    for name, other in zip(names, opened, strict=True):
+        points = token_points(model_of(other.path, other.state, other.model), images)
         curves.append({"name": name, "kind": "tokens", "points": points})
-    pictures = to_pictures(images)
+    pictures = [to_picture(image) for image in images]
     for codec in CODECS:
         for kind, unit in (("files", separate), ("sheet", as_sheet)):
             points = [codec_point(codec, quality, pictures, images, unit) for quality in QUALITIES]
@@ -73,7 +74,7 @@ def rate_distortion(
 
 def token_points(model: Model, images: Tensor) -> list[dict[str, Any]]:
     """A point for each prefix of the levels: all images in one file."""
-    pictures = to_pictures(images)
+    pictures = [to_picture(image) for image in images]
     names = [f"{number:05d}.png" for number in range(len(pictures))]
     points = []
     for levels in range(1, len(model.network.levels) + 1):
@@ -145,14 +146,9 @@ def quality_of(decoded: Tensor, images: Tensor, size: int) -> dict[str, float]:
     return {"bits_per_pixel": 8 * size / images[:, 0].numel(), **means}
 
 
-def to_pictures(images: Tensor) -> list[Image.Image]:
-    """uint8 (N, C, H, W) as RGB pictures."""
-    return [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
-
-
 def to_tensor(pictures: Sequence[Image.Image]) -> Tensor:
     """RGB pictures of one size as uint8 (N, C, H, W)."""
-    return torch.stack([torch.from_numpy(np.array(p)).permute(2, 0, 1) for p in pictures])
+    return torch.stack([to_pixels(picture) for picture in pictures])
 
 
 def labels(runs: Sequence[Path]) -> list[str]:
@@ -191,8 +187,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
 
 def write_json(result: dict[str, Any], path: Path) -> None:
     """The figures."""
-    text = json.dumps(result, indent=1) + "\n"
-    write_atomic(path, lambda file: file.write(text.encode()))
+    write_text(path, json.dumps(result, indent=1) + "\n")
 
 
 def format_rate(result: dict[str, Any]) -> str:

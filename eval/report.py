@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from training.datasets import to_float
 from training.evaluate import evaluate_split, squared_error_sums
+from training.run_log import width_of
 
 from .levels import level_ablation
 from .run import open_run
@@ -226,13 +227,10 @@ LEVEL_COLUMNS = (
 
 def format_levels(levels: list[dict[str, Any]]) -> list[str]:
     """A table: a line for each level, coarse first."""
-    heads = [f"{head:>{int(form.split('.')[0].rstrip('df%'))}}" for head, _, form in LEVEL_COLUMNS]
+    heads = [head.rjust(width_of(form)) for head, _, form in LEVEL_COLUMNS]
     lines = [" ".join(["level", *heads])]
     for number, level in enumerate(levels, start=1):
-        cells = [
-            "-".rjust(len(head)) if level[key] is None else format(level[key], form)
-            for head, (_, key, form) in zip(heads, LEVEL_COLUMNS, strict=True)
-        ]
+        cells = [_cell(level[key], form).rjust(width_of(form)) for _, key, form in LEVEL_COLUMNS]
         lines.append(" ".join([f"{number:5d}", *cells]))
     return lines
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from models import ImageTokenizer
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
-from training.datasets import load_splits
+from training.datasets import ImageSplits, load_splits
 from training.devices import choose_device
 from training.errors import UserError
 from training.evaluate import is_tokenless
@@ -26,12 +27,14 @@ class Model(NamedTuple):
         counts: For each level int64 (K,), tokens of its last training epoch on the CPU; ones where
             none has ended.
         state: All that the checkpoint holds.
+        hash: :func:`model_hash` of the network.
     """
 
     network: ImageTokenizer
     device: torch.device
     counts: list[Tensor]
     state: dict[str, Any]
+    hash: str
 
 
 def open_model(run: Path, *, device: str = "auto") -> Model:
@@ -44,17 +47,38 @@ def open_model(run: Path, *, device: str = "auto") -> Model:
     Raises:
         UserError: If the checkpoint or the device cannot be used, or the model has no tokens.
     """
-    path = find_checkpoint(run)
-    state = load_checkpoint(path)
-    place = choose_device(device)
-    network = load_model(state, str(path)).to(place)
+    return model_of(*_load(run, device))
+
+
+def model_of(path: Path, state: dict[str, Any], network: ImageTokenizer) -> Model:
+    """The model of a checkpoint that is open already.
+
+    Args:
+        path: The checkpoint, for errors.
+        state: All that it holds.
+        network: Its network, on the device.
+
+    Raises:
+        UserError: If the model has no tokens.
+    """
     if is_tokenless(network):
         raise UserError(f"{path} was trained with --quantizer none, so it has no tokens")
     counts = []
     for level, saved in zip(network.levels, state["trackers"], strict=True):
         used = next((row for row in reversed(saved["history"]) if row.sum() > 0), None)
         counts.append(torch.ones(level.codebook_size).long() if used is None else used)
-    return Model(network, place, counts, state)
+    device = next(network.parameters()).device
+    return Model(network, device, counts, state, model_hash(network))
+
+
+def model_hash(network: ImageTokenizer) -> str:
+    """What two models share only if all weights and the shapes of their tokens are equal."""
+    digest = hashlib.sha256(repr(network.grids(960, 960)).encode())
+    for name, tensor in sorted(network.state_dict().items()):
+        value = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]
 
 
 class Run(NamedTuple):
@@ -95,15 +119,27 @@ def open_run(
     Raises:
         UserError: If the checkpoint, the data or the device cannot be used.
     """
-    path = find_checkpoint(run)
-    state = load_checkpoint(path)
-    model = load_model(state, str(path)).to(choose_device(device))
+    path, state, model = _load(run, device)
     config = TrainConfig.from_dict(state["config"])
-    splits = load_splits(
+    splits = splits_of(config, data_dir, limit_train=1, limit_test=limit_test)
+    return Run(path, state, config, model, splits.name, splits.test)
+
+
+def splits_of(
+    config: TrainConfig, data_dir: str | None, *, limit_train: int | None, limit_test: int | None
+) -> ImageSplits:
+    """The data of a run, where the training found it unless a folder is given."""
+    return load_splits(
         config.dataset,
         data_dir or config.data_dir,
-        limit_train=1,
+        limit_train=limit_train,
         limit_test=limit_test,
         image_size=config.image_size,
     )
-    return Run(path, state, config, model, splits.name, splits.test)
+
+
+def _load(run: Path, device: str) -> tuple[Path, dict[str, Any], ImageTokenizer]:
+    """The checkpoint of a run, what it holds, and its network."""
+    path = find_checkpoint(run)
+    state = load_checkpoint(path)
+    return path, state, load_model(state, str(path)).to(choose_device(device))

@@ -6,8 +6,8 @@ picture of any size; where it has more than one, a seam may show.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +20,17 @@ BATCH_PIXELS = 2**18
 TILE = 512
 
 Size = tuple[int, int]  # width, height
-Item = TypeVar("Item")
+
+
+class Sized(Protocol):
+    """A picture, or what a file says of one."""
+
+    @property
+    def size(self) -> Size:
+        """Width and height."""
+
+
+Item = TypeVar("Item", bound=Sized)
 
 
 def boxes(size: Size) -> list[tuple[int, int, int, int]]:
@@ -40,13 +50,13 @@ def tile_sizes(size: Size, multiple: int) -> list[Size]:
     ]
 
 
-def chunks(items: Iterable[Item], pixels: Callable[[Item], int]) -> Iterator[list[Item]]:
+def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
     """Runs of pictures of about as many pixels as the network takes at once, at least one each."""
     chunk: list[Item] = []
     total = 0
     for item in items:
         chunk.append(item)
-        total += pixels(item)
+        total += item.size[0] * item.size[1]
         if total >= BATCH_PIXELS:
             yield chunk
             chunk, total = [], 0
@@ -72,9 +82,19 @@ def padded(size: Size, multiple: int) -> Size:
     return -(-size[0] // multiple) * multiple, -(-size[1] // multiple) * multiple
 
 
+def to_pixels(picture: Image.Image) -> Tensor:
+    """An RGB picture as uint8 (C, H, W)."""
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+
+
+def to_picture(pixels: Tensor) -> Image.Image:
+    """uint8 (C, H, W) as an RGB picture."""
+    return Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy())
+
+
 def pixels_of(tile: Image.Image, multiple: int) -> Tensor:
     """uint8 (C, H, W), its last row and column repeated up to the next multiple."""
-    pixels = torch.from_numpy(np.array(tile)).permute(2, 0, 1)
+    pixels = to_pixels(tile)
     width, height = padded(tile.size, multiple)
     missing = (0, width - tile.width, 0, height - tile.height)
     return F.pad(pixels[None].float(), missing, mode="replicate")[0].byte()

@@ -59,6 +59,11 @@ class ImageEntry:
     mode: str
     lengths: tuple[int, ...]
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height."""
+        return self.width, self.height
+
 
 @dataclass(frozen=True)
 class TokenFile:

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from training.checkpoint import write_atomic
 from training.config import TrainConfig
-from training.datasets import load_splits, to_float
+from training.datasets import to_float
 from training.errors import UserError
 
-from .compress import model_hash
-from .run import Model
+from .run import Model, splits_of
 
 SPLITS = ("train", "val", "test")
 
@@ -47,17 +46,11 @@ def write_tokens(
     Raises:
         UserError: If the data cannot be used.
     """
-    config = TrainConfig.from_dict(model.state["config"])
-    data = load_splits(
-        config.dataset,
-        data_dir or config.data_dir,
-        limit_train=limit,
-        limit_test=limit,
-        image_size=config.image_size,
-    )
     unknown = [split for split in splits if split not in SPLITS]
     if unknown:
         raise UserError(f"unknown split {unknown[0]!r}; known: {', '.join(SPLITS)}")
+    config = TrainConfig.from_dict(model.state["config"])
+    data = splits_of(config, data_dir, limit_train=limit, limit_test=limit)
     tensors: dict[str, Tensor] = {}
     for split in splits:
         levels = split_tokens(model, getattr(data, split), batch_size)
@@ -67,7 +60,7 @@ def write_tokens(
         if labels is not None:
             tensors[f"{split}.labels"] = labels
     metadata = {
-        "model": model_hash(model.network),
+        "model": model.hash,
         "codebook_sizes": json.dumps([level.codebook_size for level in model.network.levels]),
         "dataset": data.name,
     }

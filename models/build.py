@@ -22,7 +22,7 @@ from softvq import (
 
 from .identity import IdentityCodebook
 from .layers import ConvDecoder, ConvEncoder, DoublingDecoder, HalvingEncoder
-from .peers import peer
+from .peers import PEERS, peer
 from .tokenizer import ImageTokenizer
 from .vqvae import VQVAE
 from .vqvae2 import VQVAE2
@@ -183,14 +183,19 @@ def _ddcl(kind: type[DDCLCodebook]) -> Callable[[dict[str, Any]], Codebook]:
             config["codebook_dim"],
             config["codebook_size"],
             temperature=CONTROLLERS[config["temperature_mode"]](schedule),
-            commitment=config["commitment"],
             usage_weight=config["usage_weight"],
-            restart_threshold=config["restart_threshold"],
-            seed=config["seed"],
-            channel_first=config.get("channel_first", True),
+            **_shared(config),
         )
 
     return build
+
+
+def _shared(config: dict[str, Any]) -> dict[str, Any]:
+    """What all of softvq's own codebooks take; a stack's levels leave the layout to it."""
+    names = ("commitment", "restart_threshold", "seed")
+    return {name: config[name] for name in names} | {
+        "channel_first": config.get("channel_first", True)
+    }
 
 
 def _vq(kind: type[VQCodebook]) -> Callable[[dict[str, Any]], Codebook]:
@@ -198,11 +203,8 @@ def _vq(kind: type[VQCodebook]) -> Callable[[dict[str, Any]], Codebook]:
         return kind(
             config["codebook_dim"],
             config["codebook_size"],
-            commitment=config["commitment"],
             decay=config["decay"],
-            restart_threshold=config["restart_threshold"],
-            seed=config["seed"],
-            channel_first=config.get("channel_first", True),
+            **_shared(config),
         )
 
     return build
@@ -222,7 +224,7 @@ QUANTIZERS: dict[str, Callable[[dict[str, Any]], Codebook]] = {
     "vq": _vq(VQCodebook),
     "vq-ema": _vq(VQEMACodebook),
     "none": lambda config: IdentityCodebook(config["codebook_dim"], channel_first=True),
-    **{name: _peer(name) for name in ("vqp-ema", "vqp-rotation", "simvq", "fsq", "lfq")},
+    **{name: _peer(name) for name in PEERS},
 }
 
 ARCHITECTURES: dict[str, Callable[[dict[str, Any]], ImageTokenizer]] = {

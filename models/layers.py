@@ -33,6 +33,18 @@ class ResidualBlock(nn.Module):
         return x + self.layers(x)
 
 
+def residual_tail(channels: int, hidden_channels: int, count: int) -> list[nn.Module]:
+    """Residual blocks and the ReLU that ends them, (B, channels, h, w) to the same.
+
+    Args:
+        channels: Of input and output.
+        hidden_channels: Width inside a block.
+        count: Number of blocks.
+    """
+    blocks = [ResidualBlock(channels, hidden_channels) for _ in range(count)]
+    return [*blocks, nn.ReLU(inplace=True)]
+
+
 class ConvEncoder(nn.Sequential):
     """Images (B, C, H, W) to latents (B, D, H/4, W/4).
 
@@ -63,8 +75,7 @@ class ConvEncoder(nn.Sequential):
             nn.Conv2d(hidden_channels // 2, hidden_channels, 4, stride=2, padding=1),  # H/4
             nn.ReLU(inplace=True),
             nn.Conv2d(hidden_channels, hidden_channels, 3, padding=1),
-            *(ResidualBlock(hidden_channels, residual_channels) for _ in range(residual_blocks)),
-            nn.ReLU(inplace=True),
+            *residual_tail(hidden_channels, residual_channels, residual_blocks),
             nn.Conv2d(hidden_channels, dim, 1),  # (B, D, H/4, W/4)
         )
 
@@ -95,8 +106,7 @@ class ConvDecoder(nn.Sequential):
     ) -> None:
         super().__init__(
             nn.Conv2d(dim, hidden_channels, 3, padding=1),
-            *(ResidualBlock(hidden_channels, residual_channels) for _ in range(residual_blocks)),
-            nn.ReLU(inplace=True),
+            *residual_tail(hidden_channels, residual_channels, residual_blocks),
             nn.ConvTranspose2d(hidden_channels, hidden_channels // 2, 4, stride=2, padding=1),
             nn.ReLU(inplace=True),
             nn.ConvTranspose2d(hidden_channels // 2, out_channels, 4, stride=2, padding=1),
@@ -125,8 +135,7 @@ class HalvingEncoder(nn.Sequential):
         super().__init__(
             nn.ReLU(),  # not in place: the features go elsewhere, too
             nn.Conv2d(in_channels, hidden_channels, 4, stride=2, padding=1),  # h/2
-            *(ResidualBlock(hidden_channels, residual_channels) for _ in range(residual_blocks)),
-            nn.ReLU(inplace=True),
+            *residual_tail(hidden_channels, residual_channels, residual_blocks),
             nn.Conv2d(hidden_channels, dim, 1),  # (B, D, h/2, w/2)
         )
 
@@ -152,7 +161,6 @@ class DoublingDecoder(nn.Sequential):
     ) -> None:
         super().__init__(
             nn.Conv2d(dim, hidden_channels, 3, padding=1),
-            *(ResidualBlock(hidden_channels, residual_channels) for _ in range(residual_blocks)),
-            nn.ReLU(inplace=True),
+            *residual_tail(hidden_channels, residual_channels, residual_blocks),
             nn.ConvTranspose2d(hidden_channels, out_channels, 4, stride=2, padding=1),
         )

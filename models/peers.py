@@ -6,6 +6,7 @@ their state in ``forward`` when they train.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -102,31 +103,38 @@ def peer(name: str, dim: int, codebook_size: int, channel_first: bool = True) ->
             f"the quantizer {name} needs vector-quantize-pytorch: "
             "pip install vector-quantize-pytorch"
         ) from error
-    module: Any
-    if name in ("vqp-ema", "vqp-rotation"):
-        module = vqp.VectorQuantize(
-            dim=dim,
-            codebook_size=codebook_size,
-            decay=0.8,
-            commitment_weight=1.0,
-            kmeans_init=True,
-            threshold_ema_dead_code=2,
-            rotation_trick=name == "vqp-rotation",
-        )
-        lookup = module.get_codes_from_indices
-    elif name == "simvq":
-        module = vqp.SimVQ(dim=dim, codebook_size=codebook_size)
-        lookup = module.indices_to_codes
-    elif name == "fsq":
-        module = vqp.FSQ(levels=fsq_levels(codebook_size), dim=dim)
-        lookup = module.indices_to_codes
-    elif name == "lfq":
-        fsq_levels(codebook_size)  # a power of two as well
-        module = vqp.LFQ(dim=dim, codebook_size=codebook_size)
-        lookup = module.indices_to_codes
-    else:
-        raise ValueError(f"unknown peer {name!r}")
+    if name not in PEERS:
+        raise ValueError(f"unknown peer {name!r}; known: {sorted(PEERS)}")
+    module = PEERS[name](vqp, dim, codebook_size)
+    lookup = getattr(module, "indices_to_codes", None) or module.get_codes_from_indices
     return PeerCodebook(module, dim, codebook_size, lookup, channel_first=channel_first)
+
+
+def _vector_quantize(vqp: Any, dim: int, codebook_size: int, *, rotation: bool) -> Any:
+    return vqp.VectorQuantize(
+        dim=dim,
+        codebook_size=codebook_size,
+        decay=0.8,
+        commitment_weight=1.0,
+        kmeans_init=True,
+        threshold_ema_dead_code=2,
+        rotation_trick=rotation,
+    )
+
+
+def _lfq(vqp: Any, dim: int, codebook_size: int) -> Any:
+    fsq_levels(codebook_size)  # a power of two as well
+    return vqp.LFQ(dim=dim, codebook_size=codebook_size)
+
+
+# Each called with the package, D and K.
+PEERS: dict[str, Callable[[Any, int, int], Any]] = {
+    "vqp-ema": functools.partial(_vector_quantize, rotation=False),
+    "vqp-rotation": functools.partial(_vector_quantize, rotation=True),
+    "simvq": lambda vqp, dim, size: vqp.SimVQ(dim=dim, codebook_size=size),
+    "fsq": lambda vqp, dim, size: vqp.FSQ(levels=fsq_levels(size), dim=dim),
+    "lfq": _lfq,
+}
 
 
 def fsq_levels(codebook_size: int) -> list[int]:

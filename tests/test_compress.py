@@ -16,8 +16,8 @@ from small_runs import checkpoint, metrics, run_small, snapshot, without_figures
 
 from eval import tiles
 from eval.__main__ import main
-from eval.compress import compress, decode, encode, model_hash, named, picture_names
-from eval.run import open_model
+from eval.compress import compress, decode, encode, named, picture_names
+from eval.run import model_hash, open_model
 from eval.token_file import TokenFileError, from_bytes, to_bytes
 from training.checkpoint import save_checkpoint
 from training.datasets import load_splits, to_float

@@ -43,6 +43,11 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
         raise
 
 
+def write_text(path: Path, text: str) -> None:
+    """:func:`write_atomic` of a text, in UTF-8."""
+    write_atomic(path, lambda file: file.write(text.encode()))
+
+
 def _umask() -> int:
     current = os.umask(0)
     os.umask(current)

@@ -16,7 +16,7 @@ from models import ImageTokenizer
 from models.tokenizer import size_of
 from softvq import UtilizationTracker
 
-from .checkpoint import write_atomic
+from .checkpoint import write_text
 from .datasets import to_float
 from .evaluate import is_tokenless
 
@@ -72,7 +72,7 @@ class RunLog:
         if resumed:
             kept = [line for line in read_metrics(self.path) if line["step"] <= step]
             text = "".join(json.dumps(line) + "\n" for line in kept)
-            write_atomic(self.path, lambda file: file.write(text.encode()))
+            write_text(self.path, text)
         purge_step = step + 1 if resumed else None
         # A writer for each split: TensorBoard then draws the splits into one chart.
         self.writers = {
@@ -171,7 +171,7 @@ def reconstruction_grid(model: ImageTokenizer, images: Tensor) -> Tensor:
 
 def table_header() -> str:
     """The heading of the table on the terminal."""
-    cells = (title.rjust(_width(form)) for title, _, _, form in COLUMNS)
+    cells = (title.rjust(width_of(form)) for title, _, _, form in COLUMNS)
     legend = (
         "soft, argmax, PSNR (mean over images): test split; T/T_c: last step; all else: training, "
         "whole epoch"
@@ -185,10 +185,10 @@ def table_row(epoch: int, lines: list[dict[str, Any]]) -> str:
     cells = [f"{epoch:5d}"]
     for _, split, key, form in COLUMNS:
         value = by_split[split].get(key)
-        cells.append("-".rjust(_width(form)) if value is None else format(value, form))
+        cells.append("-".rjust(width_of(form)) if value is None else format(value, form))
     return " ".join(cells)
 
 
-def _width(form: str) -> int:
+def width_of(form: str) -> int:
     """Columns that a format such as 8.5f fills."""
     return int(form.split(".")[0].rstrip("d%f"))
