@@ -38,6 +38,7 @@ from training.evaluate import (
 
 # Two of vector-quantize-pytorch need powers of two, which not all of these levels are.
 OWN_AND_PEERS = sorted(set(QUANTIZERS) - {"none", "fsq", "lfq"})
+FEW = ("--limit-test", "64")
 TINY = {"hidden_channels": 8, "residual_channels": 6, "codebook_size": 16, "codebook_dim": 5}
 SHAPES = {
     "residual": {"level_pools": [1, 1]},
@@ -207,7 +208,7 @@ def test_the_ablation_by_hand(runs):
 
 def test_the_report_has_a_line_for_each_level(runs, tmp_path):
     out = tmp_path / "report.json"
-    result = CliRunner().invoke(main, ["report", str(runs["pyramid"]), "--json", str(out)])
+    result = CliRunner().invoke(main, ["report", str(runs["pyramid"]), "--json", str(out), *FEW])
     assert result.exit_code == 0, result.output
     figures = json.loads(out.read_text())
     assert figures["codebook_size"] == [5, 9, 16]
@@ -290,7 +291,7 @@ def test_batch_norms_of_both_levels_are_calibrated():
 def test_pools_that_do_not_divide_the_grid_train_and_report(tmp_path):
     run = run_small(tmp_path / "run", epochs=1, levels=2, level_pool="3,2")
     out = tmp_path / "report.json"
-    result = CliRunner().invoke(main, ["report", str(run), "--json", str(out)])
+    result = CliRunner().invoke(main, ["report", str(run), "--json", str(out), *FEW])
     assert result.exit_code == 0, result.output
     assert [level["tokens_per_image"] for level in json.loads(out.read_text())["levels"]] == [9, 16]
 
