@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from training.config import TrainConfig
 from training.errors import UserError
 from training.run_log import finite
 
+from .intervals import half_interval
 from .plan import Plan, finished, lines_of, train_all
 
 # What a run is compared by: (heading, key, format).
@@ -127,23 +128,6 @@ def figures_of(folder: Path, plan: Plan) -> dict[str, Any]:
             "temperature_ratio": [line["temperature_ratio"] for line in train],
         },
     }
-
-
-def half_interval(values: Sequence[float]) -> float | None:
-    """Half of the 95 % interval of a mean, by Student's t; None of fewer than two values.
-
-    Example:
-        >>> round(half_interval([1.0, 2.0, 3.0]), 3)
-        2.484
-    """
-    from scipy.stats import t
-
-    count = len(values)
-    if count < 2:
-        return None
-    mean = sum(values) / count
-    variance = sum((value - mean) ** 2 for value in values) / (count - 1)
-    return float(t.ppf(0.975, count - 1)) * math.sqrt(variance / count)
 
 
 def table(result: dict[str, Any]) -> str:

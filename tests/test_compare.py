@@ -16,7 +16,8 @@ from small_runs import SMALL
 import train
 from eval import plan as plan_module
 from eval.__main__ import main
-from eval.compare import compare, half_interval, table
+from eval.compare import compare, table
+from eval.intervals import half_interval
 from eval.plan import Plan, as_words, finished, parse_settings
 from training.config import TrainConfig
 from training.errors import UserError
