@@ -7,6 +7,7 @@ from .ddcl_em import DDCLEMCodebook
 from .initialize import kmeans
 from .optim import two_timescale_groups
 from .output import CodebookOutput, StackOutput
+from .readout import DDCLReadout, ReadoutOutput
 from .stack import CodebookStack
 from .temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
 from .utilization import Utilization, UtilizationTracker
@@ -23,7 +24,9 @@ __all__ = [
     "CriticalFraction",
     "DDCLCodebook",
     "DDCLEMCodebook",
+    "DDCLReadout",
     "DocumentCompressor",
+    "ReadoutOutput",
     "Schedule",
     "StackOutput",
     "Utilization",

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from .codebook import after_step_of
 from .ddcl import DDCLCodebook
-from .functional import assignment
-from .latents import compute_dtype
 from .output import CodebookOutput
 from .pooling import pool
+from .proportions import shares
 
 
 class CompressedLevel(NamedTuple):
@@ -115,8 +114,8 @@ class DocumentCompressor(nn.Module):
                 before = levels[-1]
                 tokens, mask = pool(before.code.quantized, self.segments[number - 1], before.mask)
             code = codebook(tokens, mask)
-            shares, prototypes = _shares(codebook, tokens, mask)
-            levels.append(CompressedLevel(code, mask, prototypes, shares))
+            proportions, prototypes = shares(codebook, tokens, mask)
+            levels.append(CompressedLevel(code, mask, prototypes, proportions))
         loss = torch.stack([level.code.loss for level in levels]).sum()
         return CompressedDocuments(code.quantized, mask, loss, tuple(levels))
 
@@ -148,41 +147,3 @@ class DocumentCompressor(nn.Module):
         for codebook in self.codebooks:
             assert isinstance(codebook, DDCLCodebook)
             yield codebook
-
-
-def proportions(codebook: DDCLCodebook, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Share of each prototype in each document: the mean assignment of its tokens.
-
-    Args:
-        codebook: Its prototypes and temperature.
-        tokens: (B, T, D).
-        mask: bool (B, T), False for padding, or None.
-
-    Returns:
-        (B, K), not negative, rows sum to one, or to zero where all is padding.
-
-    Example:
-        >>> shares = proportions(DDCLCodebook(4, 8), torch.randn(2, 5, 4))
-        >>> tuple(shares.shape), round(shares.sum().item(), 4)
-        ((2, 8), 2.0)
-    """
-    return _shares(codebook, tokens, mask)[0]
-
-
-def _shares(codebook: DDCLCodebook, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Proportions (B, K), and each document's own mean (B, K, D) at every prototype."""
-    dtype = compute_dtype(tokens, codebook.codebook)
-    with torch.autocast(tokens.device.type, enabled=False):
-        z = tokens.to(dtype)
-        if mask is not None:
-            z = torch.where(mask[..., None], z, 0.0)
-        temperature = codebook.temperature.to(dtype)
-        q = assignment(z.flatten(0, 1), codebook.codebook.to(dtype), temperature)
-        q = q.unflatten(0, tokens.shape[:2])  # (B, T, K)
-        if mask is not None:
-            q = q * mask[..., None]
-        mass = q.sum(dim=1)  # (B, K)
-        sums = torch.einsum("btk,btd->bkd", q, z)
-        # A prototype without a token has a mean of zero, not of rounding over rounding.
-        means = sums / mass.clamp_min(1e-6)[..., None]
-        return mass / mass.sum(dim=1, keepdim=True).clamp_min(1e-6), means

@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from softvq import CodesPerToken, DDCLCodebook, DocumentCompressor, Schedule
-from softvq.compressor import proportions
+from softvq.proportions import proportions
 
 WORDS, TOPICS, SEGMENT, DIM = 12, 4, 6, 8
 
