@@ -1,0 +1,164 @@
+"""Two-line elements and Orbit Mean-Elements Messages, through the sgp4 package."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from xml.etree.ElementTree import ParseError
+
+from training.errors import DatasetError
+
+
+class Row(NamedTuple):
+    """An object as its file has it.
+
+    Attributes:
+        name: Of the object.
+        label: Its class, "" where the file states none.
+        elements: ``period`` (minutes), ``perigee`` and ``apogee`` (km above the equator's radius),
+            ``eccentricity``, ``inclination`` (degrees); NaN where blank.
+    """
+
+    name: str
+    label: str
+    elements: dict[str, float]
+
+
+# An object, or why it cannot be used.
+Record = Row | str
+
+
+def tle_records(text: str) -> Iterator[Record]:
+    """Objects of two-line elements, each with or without a line of its name above it.
+
+    Args:
+        text: The file. A line that is neither line 1 nor line 2 names the object that follows.
+
+    Returns:
+        Records; a reason for a line without its other half, one cut off, a wrong checksum.
+
+    Example:
+        >>> lines = '''ISS (ZARYA)
+        ... 1 25544U 98067A   19343.69339541  .00001764  00000-0  38792-4 0  9991
+        ... 2 25544  51.6439 211.2001 0007417  17.6667  85.6398 15.50103472202482'''
+        >>> row, = tle_records(lines)
+        >>> row.name, round(row.elements["inclination"], 4)
+        ('ISS (ZARYA)', 51.6439)
+    """
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    name, place = "", 0
+    while place < len(lines):
+        line, place = lines[place], place + 1
+        if is_line(2, line):
+            yield "line 2 without line 1"
+        elif not is_line(1, line):
+            name = line.removeprefix("0 ").strip()
+            continue
+        elif place == len(lines) or not is_line(2, lines[place]):
+            yield "line 1 without line 2"
+        else:
+            yield tle_record(name or line[2:7].strip(), line, lines[place])
+            place += 1
+        name = ""
+
+
+def is_line(number: int, line: str) -> bool:
+    """Whether a line is the first or the second of a pair.
+
+    Example:
+        >>> is_line(2, "2 25544  51.6439"), is_line(2, "2 SISTERS"), is_line(1, "2 25544  51.6439")
+        (True, False, False)
+    """
+    return bool(re.match(rf"{number} [0-9A-Z ][0-9 ]{{3}}\d[ A-Z]", line))
+
+
+def tle_record(name: str, first: str, second: str) -> Record:
+    """The object of a pair of lines."""
+    api, io_module = sgp4("api"), sgp4("io")
+    if min(len(first), len(second)) < 69:
+        return "line cut off"
+    try:
+        io_module.verify_checksum(first, second)
+    except ValueError:
+        return "wrong checksum"
+    return record(name, lambda: api.Satrec.twoline2rv(first, second))
+
+
+def omm_records(text: str) -> Iterator[Record]:
+    """Objects of an Orbit Mean-Elements Message, XML or CSV.
+
+    Args:
+        text: The file.
+
+    Returns:
+        Records; a reason for one that lacks an element, or holds what is no number.
+
+    Raises:
+        DatasetError: If XML is damaged, or a segment of it lacks a part.
+    """
+    api, omm = sgp4("api"), sgp4("omm")
+    parse = omm.parse_xml if text.lstrip()[:1] == "<" else omm.parse_csv
+
+    def satellite(fields: dict[str, str]) -> Any:
+        made = api.Satrec()
+        omm.initialize(made, fields)
+        return made
+
+    try:
+        for fields in parse(io.StringIO(text)):
+            name = fields.get("OBJECT_NAME") or fields.get("NORAD_CAT_ID") or "?"
+            yield record(name, lambda fields=fields: satellite(fields))  # type: ignore[misc]
+    except (ParseError, AttributeError, TypeError) as error:
+        raise DatasetError(f"this is no Orbit Mean-Elements Message: {error}") from error
+
+
+def record(name: str, load: Callable[[], Any]) -> Record:
+    """The object that sgp4 loads, or why it does not."""
+    try:
+        satellite = load()
+    except KeyError as column:
+        return f"no {column.args[0]}"
+    except (ValueError, TypeError):
+        return "elements that are no numbers"
+    if satellite.error:
+        return f"sgp4's error {satellite.error}"
+    return Row(name.strip(), "", elements_of(satellite))
+
+
+def elements_of(satellite: Any) -> dict[str, float]:
+    """Mean elements at epoch.
+
+    The period is that of the mean motion as published (Kozai's); perigee and apogee are sgp4's own,
+    of the mean motion without Kozai's term (Brouwer's), which is up to 0.1 % apart.
+
+    Args:
+        satellite: A ``sgp4.api.Satrec``.
+    """
+    radius = satellite.radiusearthkm
+    motion = satellite.no_kozai  # radians a minute
+    return {
+        "period": 2 * math.pi / motion if motion > 0 else math.nan,
+        "perigee": satellite.altp * radius,
+        "apogee": satellite.alta * radius,
+        "eccentricity": satellite.ecco,
+        "inclination": math.degrees(satellite.inclo),
+    }
+
+
+def sgp4(module: str) -> Any:
+    """A module of the sgp4 package.
+
+    Raises:
+        DatasetError: If the package is not installed.
+    """
+    from importlib import import_module
+
+    try:
+        return import_module(f"sgp4.{module}")
+    except ImportError as error:
+        raise DatasetError(
+            'orbital elements need the sgp4 package: pip install -e ".[experiments]"'
+        ) from error
