@@ -1,0 +1,187 @@
+"""Checks of where prototypes and latents lie.
+
+K: codes, D: vector size, M: latents.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from softvq.functional import largest_variance, latent_covariance
+from training.config import TrainConfig
+
+from .finding import Finding, lost_share_severity
+from .words import codes_of, listed
+
+# A prototype this close to another, of the upper quartile of all nearest-neighbour distances, is
+# its double: what lies between the two is a hundredth of a cell's squared width. The quartile, for
+# half of a codebook may be doubles.
+DOUBLE = 0.1
+# In sqrt(tr C) from the latents' mean: a prototype there never came back by gradient
+# (docs/doctor.md).
+FAR = 2.0
+# Dimensions that the latents fill, of D; healthy runs of 155 steps with D = 64 have 2.4 or more.
+LOW_DIMENSION = 1 / 32
+ONE_DIRECTION = 1.5
+CHUNK_ELEMENTS = 2**22
+
+
+def separation(codebook: Tensor, latents: Tensor) -> float:
+    """RMS distance of the prototypes to their mean, over the latents' largest standard deviation.
+
+    Args:
+        codebook: (K, D).
+        latents: (M, D).
+
+    Returns:
+        0 where all prototypes are one; about 1 or more where they cover the latents.
+
+    Example:
+        >>> separation(torch.tensor([[-1.0], [1.0]]), torch.tensor([[-2.0], [2.0]]))
+        0.5
+    """
+    spread = (codebook - codebook.mean(dim=0)).double().square().sum(dim=1).mean()
+    return math.sqrt(
+        float(spread) / max(float(largest_variance(latent_covariance(latents))), 1e-30)
+    )
+
+
+def neighbour_distances(codebook: Tensor) -> tuple[Tensor, Tensor]:
+    """Distance of each prototype to the nearest other one, and which that is.
+
+    Args:
+        codebook: (K, D), K at least 2.
+
+    Returns:
+        (K,) and (K,) int64.
+
+    Example:
+        >>> neighbour_distances(torch.tensor([[0.0], [1.0], [5.0]]))
+        (tensor([1., 1., 4.]), tensor([1, 0, 1]))
+    """
+    size = len(codebook)
+    parts = []
+    for rows in torch.arange(size).split(max(1, CHUNK_ELEMENTS // size)):
+        # By differences: the shorter way by products loses the distance of doubles to rounding.
+        exact = "donot_use_mm_for_euclid_dist"
+        distance = torch.cdist(codebook[rows], codebook, compute_mode=exact)  # (R, K)
+        distance[torch.arange(len(rows)), rows] = math.inf
+        parts.append(distance.min(dim=1))
+    return torch.cat([p.values for p in parts]), torch.cat([p.indices for p in parts])
+
+
+def check_duplicates(codebook: Tensor, config: TrainConfig) -> Finding | None:
+    """Pairs of prototypes far closer than is usual in this codebook.
+
+    Args:
+        codebook: (K, D).
+        config: Of the training, for the advice.
+    """
+    if len(codebook) < 4:
+        return None
+    distance, other = neighbour_distances(codebook)
+    usual = float(distance.quantile(0.75))
+    double = (distance < DOUBLE * usual).nonzero().squeeze(1).tolist()
+    if not double:
+        return None
+    pairs = {(min(k, int(other[k])), max(k, int(other[k]))) for k in double}
+    # Of a group that lies together one remains: the codes that are chosen over none of the others.
+    lost = {high for _, high in pairs}
+    first = min(pairs, key=lambda pair: float(distance[pair[0]]) + float(distance[pair[1]]))
+    closest = float((codebook[first[0]] - codebook[first[1]]).norm())
+    return Finding(
+        "duplicates",
+        lost_share_severity(len(lost), len(codebook)),
+        f"{codes_of(len(lost), len(codebook))} lie on another one, closer than {DOUBLE:g} of the "
+        f"usual distance between neighbours ({usual:.3g}): {listed(sorted(lost))}; closest are "
+        f"{first[0]} and {first[1]}, {closest:.2g} apart.",
+        _duplicates_advice(config, len(codebook) - len(lost)),
+    )
+
+
+def _duplicates_advice(config: TrainConfig, distinct: int) -> str:
+    fewer = f"--codebook-size {max(1, distinct)}"
+    if config.quantizer == "ddcl":
+        return (
+            "A double is starved of neither gradient nor tokens, so no restart mends it: train "
+            f"colder from the start (--temperature-start 2), or with {fewer}."
+        )
+    if config.quantizer in ("vq", "vq-ema") and not config.kmeans_init:
+        return f"Start from latents with --init kmeans, or take {fewer}."
+    return f"There are fewer distinct latents than codes: take {fewer}, or give more data."
+
+
+def check_far_codes(codebook: Tensor, latents: Tensor, config: TrainConfig) -> Finding | None:
+    """Prototypes outside of all latents, so far that no gradient brings them back.
+
+    Args:
+        codebook: (K, D).
+        latents: (M, D).
+        config: Of the training, for the advice.
+    """
+    mean = latents.mean(dim=0)
+    radius = (latents - mean).norm(dim=1)  # (M,)
+    scale = float(radius.square().mean().sqrt())  # sqrt(tr C)
+    limit = max(FAR * scale, float(radius.max()))
+    distance = (codebook - mean).norm(dim=1)  # (K,)
+    far = (distance > limit).nonzero().squeeze(1).tolist()
+    if not far:
+        return None
+    if config.quantizer in ("ddcl", "vq", "vq-ema"):
+        threshold = max(0.02, 2 * config.restarts_below)
+        advice = (
+            "Nothing but a restart moves them: train with --init kmeans --restart-threshold "
+            f"{min(threshold, 0.5):g}."
+        )
+    else:
+        advice = "Take a codebook with restarts: --quantizer vq-ema --restart-threshold 0.1."
+    return Finding(
+        "far-codes",
+        lost_share_severity(len(far), len(codebook)),
+        f"{codes_of(len(far), len(codebook))} lie outside of all latents: {listed(far)}; the "
+        f"farthest is {float(distance.max()) / max(scale, 1e-30):.1f} times sqrt(tr C) from their "
+        f"mean, the farthest latent {float(radius.max()) / max(scale, 1e-30):.1f} times.",
+        advice,
+    )
+
+
+def participation_ratio(covariance: Tensor) -> float:
+    """``(tr C)^2 / tr C^2``: D where all directions vary alike, 1 where one does.
+
+    Args:
+        covariance: (D, D).
+
+    Example:
+        >>> participation_ratio(torch.diag(torch.tensor([2.0, 2.0, 0.0])))
+        2.0
+    """
+    covariance = covariance.double()
+    squares = float(covariance.square().sum())
+    return float(covariance.trace()) ** 2 / squares if squares > 0 else 0.0
+
+
+def check_low_dimension(latents: Tensor, config: TrainConfig) -> Finding | None:
+    """Latents that fill few of their dimensions.
+
+    Args:
+        latents: (M, D).
+        config: Of the training, for the advice.
+    """
+    dim = latents.shape[1]
+    ratio = participation_ratio(latent_covariance(latents.double()))
+    one = ratio < ONE_DIRECTION
+    if dim < 4 or not (one or ratio < LOW_DIMENSION * dim):
+        return None
+    told = ": one direction holds nearly all of their variance" if one else ""
+    dims = max(4, 2 ** math.ceil(math.log2(max(1.0, 2 * ratio))))
+    normalise = "" if config.normalize_latents else " and --normalize-latents"
+    return Finding(
+        "low-dimension",
+        "warning" if one else "note",
+        f"The latents fill {ratio:.1f} of D = {dim} dimensions (participation ratio of their "
+        f"covariance){told}.",
+        f"Fewer would do: --codebook-dim {min(dims, dim)}{normalise}.",
+    )

@@ -1,0 +1,188 @@
+"""What the checks are told about a model: measured on images, once, in eval mode.
+
+M: latents that are kept, D: vector size, K: codes, C: channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from models import ImageTokenizer
+from softvq import Codebook, CodebookOutput
+from training.datasets import to_float
+from training.evaluate import is_tokenless
+
+# Latents of a level that are kept for the geometry.
+KEPT_LATENTS = 2**16
+
+
+class LevelMeasures(NamedTuple):
+    """A level on the sample.
+
+    Attributes:
+        codebook: (K, D), the prototypes.
+        latents: (M, D), what the level saw, thinned out evenly.
+        counts: (K,), tokens whose nearest prototype each code was.
+        usage: (K,), mean assignment.
+        loss_q: Mean of L_q over tokens and elements.
+        variance: Mean of V, likewise.
+        codes_per_token: ``exp`` of the mean entropy of the assignments.
+    """
+
+    codebook: Tensor
+    latents: Tensor
+    counts: Tensor
+    usage: Tensor
+    loss_q: float
+    variance: float
+    codes_per_token: float
+
+
+class NormMeasures(NamedTuple):
+    """What a normalisation that pins the latents' scale lets through on the sample.
+
+    Attributes:
+        mean: (C,), of its output: 0 where its running mean is the data's.
+        variance: (C,), likewise: 1 where its running variance is.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+
+class ModelMeasures(NamedTuple):
+    """A model on the sample.
+
+    Attributes:
+        levels: Of each level, coarse first; none for a model without a bottleneck.
+        norms: Of each normalisation of the latents, coarse first.
+        mse_soft: Through the codebook's own output.
+        mse_argmax: Through the tokens; None for a model without a bottleneck.
+        mse_mean: Of the mean image of the sample in the place of each reconstruction.
+        tokens_per_image: On each level.
+    """
+
+    levels: list[LevelMeasures]
+    norms: list[NormMeasures]
+    mse_soft: float
+    mse_argmax: float | None
+    mse_mean: float
+    tokens_per_image: list[int]
+
+
+class _LevelSums:
+    """Sums of one level over the batches."""
+
+    def __init__(self, level: Codebook) -> None:
+        self.level = level
+        self.latents: list[Tensor] = []
+        self.counts = torch.zeros(level.codebook_size, dtype=torch.int64)
+        self.usage = torch.zeros(level.codebook_size, dtype=torch.float64)
+        self.weighted = torch.zeros(3, dtype=torch.float64)
+
+    def add(self, out: CodebookOutput, share: float) -> None:
+        """Count a batch, and keep a share of its latents."""
+        indices = out.indices.flatten().cpu()
+        step = max(1, math.floor(1 / share))
+        self.latents.append(out.latents[::step].float().cpu())
+        self.counts += torch.bincount(indices, minlength=len(self.counts))
+        self.usage += out.usage.double().cpu() * len(indices)
+        means = (out.losses["loss_q"], out.losses["variance"], out.codes_per_token.log())
+        self.weighted += torch.stack(means).double().cpu() * len(indices)
+
+    def measures(self) -> LevelMeasures:
+        """The means."""
+        total = int(self.counts.sum())
+        loss_q, variance, entropy = (self.weighted / total).tolist()
+        return LevelMeasures(
+            self.level.codebook.detach().float().cpu(),
+            torch.cat(self.latents)[:KEPT_LATENTS],
+            self.counts,
+            self.usage / total,
+            loss_q,
+            variance,
+            math.exp(entropy),
+        )
+
+
+@torch.no_grad()
+def measure(model: ImageTokenizer, images: Tensor, *, batch_size: int = 250) -> ModelMeasures:
+    """Measure a model on images.
+
+    Args:
+        model: In eval mode; not changed.
+        images: uint8 (N, C, H, W).
+        batch_size: Images at a time.
+
+    Example:
+        >>> from models import build_model
+        >>> model = build_model({"hidden_channels": 8, "codebook_size": 16}).eval()
+        >>> images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+        >>> measured = measure(model, images)
+        >>> measured.tokens_per_image, int(measured.levels[0].counts.sum())
+        ([64], 256)
+    """
+    device = next(model.parameters()).device
+    tokenless = is_tokenless(model)
+    grids = [height * width for height, width in model.grids(*images.shape[2:])]
+    sums = [] if tokenless else [_LevelSums(level) for level in model.levels]
+    mean = images.double().mean(dim=0) / 255
+    errors = {"soft": 0.0, "argmax": 0.0, "mean": 0.0}
+    with _normalised(model) as norms:
+        for part in images.split(batch_size):
+            batch = to_float(part.to(device))
+            recon, code = model(batch)
+            for own, out, tokens in zip(sums, code.levels, grids, strict=False):
+                own.add(out, min(1.0, KEPT_LATENTS / (tokens * len(images))))
+            errors["soft"] += _squared(recon.clamp(0, 1), batch)
+            errors["mean"] += _squared(mean.to(batch), batch)
+        shifts = [NormMeasures(*_moments(*own)) for own in norms.values()]
+    if not tokenless:
+        for part in images.split(batch_size):
+            batch = to_float(part.to(device))
+            errors["argmax"] += _squared(model.reconstruct(batch, "argmax"), batch)
+    mse = {name: value / images.numel() for name, value in errors.items()}
+    return ModelMeasures(
+        [own.measures() for own in sums],
+        shifts,
+        mse["soft"],
+        None if tokenless else mse["argmax"],
+        mse["mean"],
+        [] if tokenless else grids,
+    )
+
+
+def _squared(recon: Tensor, images: Tensor) -> float:
+    return float((recon - images).double().square().sum())
+
+
+@contextmanager
+def _normalised(model: ImageTokenizer) -> Iterator[dict[nn.Module, list[Tensor]]]:
+    """Count, sum and sum of squares of each channel that leaves each normalisation."""
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    sums: dict[nn.Module, list[Tensor]] = {norm: [] for norm in norms}
+
+    def add(norm: nn.Module, _: Any, output: Tensor) -> None:
+        values = output.detach().double().cpu().transpose(0, 1).flatten(1)  # (C, B h w)
+        new = [torch.tensor(values.shape[1]), values.sum(dim=1), values.square().sum(dim=1)]
+        old = sums[norm] or [torch.zeros(())] * 3
+        sums[norm] = [a + b for a, b in zip(old, new, strict=True)]
+
+    hooks = [norm.register_forward_hook(add) for norm in norms]
+    try:
+        yield sums
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _moments(count: Tensor, total: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance from sums."""
+    mean = total / count
+    return mean, (squares / count - mean.square()).clamp_min(0)

@@ -1,0 +1,180 @@
+"""Checks of how the codes are used, from the counts of each training epoch.
+
+E: epochs, K: codes. Counts are tokens whose nearest prototype a code was.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from softvq.utilization import perplexity_of
+from training.config import TrainConfig
+
+from .finding import Finding, lost_share_severity
+from .words import codes_of, listed
+
+# Dead codes beyond what chance explains, of all: below, restarts are about to mend them.
+STARVED = 0.01
+# Of a hard codebook in every epoch but the first, while everything still moves.
+NEVER_USED, NEVER_ROSE = 0.5, 0.1
+# log2(K / perplexity): bits of each token that say nothing.
+LOST_BITS, SEVERE_LOST_BITS = 1.0, 3.0
+# Tokens per code in an epoch. 39 is the least at which faiss trains a centroid without a warning;
+# with 4, chance alone leaves exp(-4) = 2 % of perfectly even codes without a token.
+FEW_TOKENS, VERY_FEW_TOKENS = 39.0, 4.0
+
+
+def dead_by_chance(counts: Tensor) -> float:
+    """Codes without a token that even use would leave, ``K exp(-tokens / K)``.
+
+    Example:
+        >>> round(dead_by_chance(torch.full((100,), 2)), 1)
+        13.5
+    """
+    return len(counts) * math.exp(-float(counts.sum()) / len(counts))
+
+
+def dead_since(history: Tensor) -> Tensor:
+    """Epoch since which each code has had no token; 0 for codes that have some.
+
+    Args:
+        history: (E, K).
+
+    Returns:
+        (K,) int64; 1 for a code that never had a token.
+
+    Example:
+        >>> dead_since(torch.tensor([[5, 0, 1], [5, 0, 0], [5, 0, 0]])).tolist()
+        [0, 1, 2]
+    """
+    epochs = torch.arange(1, len(history) + 1)[:, None]
+    last_used = ((history > 0) * epochs).max(dim=0).values  # (K,)
+    return torch.where(history[-1] > 0, 0, last_used + 1)
+
+
+def check_starved_codes(history: Tensor, source: str, config: TrainConfig) -> Finding | None:
+    """Codes without a token, more than chance explains.
+
+    Args:
+        history: (E, K), at least one epoch.
+        source: What the last row counts, for people.
+        config: Of the training, for the advice.
+    """
+    since = dead_since(history)
+    dead = since.nonzero().squeeze(1).tolist()
+    size = history.shape[1]
+    if len(dead) - dead_by_chance(history[-1]) <= STARVED * size:
+        return None
+    never = int((since == 1).sum())
+    when = f"{never} of them in no epoch" if len(history) > 1 else ""
+    if len(history) > 1 and never < len(dead):
+        latest = since[since > 1]
+        when += f", the others since epoch {_range(int(latest.min()), int(latest.max()))}"
+    return Finding(
+        "starved-codes",
+        lost_share_severity(len(dead), size),
+        f"{codes_of(len(dead), size)} had no token in {source}"
+        + (f", {when}" if when else "")
+        + f": {listed(dead)}.",
+        starved_advice(config, size - len(dead)),
+    )
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def starved_advice(config: TrainConfig, used: int) -> str:
+    """What brings codes back."""
+    threshold = config.restarts_below
+    if config.quantizer == "vq":
+        return "Take --quantizer vq-ema, or --init kmeans --restart-threshold 0.1."
+    if config.quantizer in ("ddcl", "vq-ema"):
+        if threshold > 0 and config.kmeans_init:
+            return (
+                f"Restart earlier, --restart-threshold {min(2 * threshold, 0.5):g}, or take "
+                f"--codebook-size {max(1, used)}."
+            )
+        least = 0.02 if config.quantizer == "ddcl" else 0.1
+        return (
+            f"Restart starved codes: --restart-threshold {max(threshold, least):g} --init kmeans."
+        )
+    return (
+        "This quantizer has no restarts here: take --quantizer ddcl or --quantizer vq-ema, or "
+        f"--codebook-size {2 ** max(2, math.ceil(math.log2(max(1, used))))}."
+    )
+
+
+def check_never_recovered(history: Tensor, config: TrainConfig) -> Finding | None:
+    """A hard codebook that most codes left early, and that has not come back.
+
+    Args:
+        history: (E, K).
+        config: Of the training, for the advice.
+    """
+    if config.quantizer in ("ddcl", "none") or len(history) < 3:
+        return None
+    used = (history[1:] > 0).double().mean(dim=1)  # (E - 1,)
+    if float(used.max()) >= NEVER_USED or float(used[-1] - used.min()) > NEVER_ROSE:
+        return None
+    first, last = int((history[0] > 0).sum()), int((history[-1] > 0).sum())
+    size = history.shape[1]
+    return Finding(
+        "never-recovered",
+        "severe",
+        f"Since epoch 2 at most {100 * float(used.max()):.1f} % of the codes have been used; "
+        f"{first} of {size} in epoch 1, {last} in epoch {len(history)}.",
+        starved_advice(config, last),
+    )
+
+
+def check_low_perplexity(counts: Tensor, source: str, config: TrainConfig) -> Finding | None:
+    """Codes used so unevenly that bits of each token say nothing.
+
+    Args:
+        counts: (K,), at least one token.
+        source: What they count, for people.
+        config: Of the training, for the advice.
+    """
+    perplexity = perplexity_of(counts)
+    lost = math.log2(len(counts) / perplexity)
+    if lost < LOST_BITS:
+        return None
+    size = 2 ** math.ceil(math.log2(max(perplexity, 2.0)))
+    if config.quantizer == "ddcl":
+        weight = max(0.05, 2 * config.loss_weights[1])
+        advice = f"Even out the use, --usage-weight {weight:g}, or take --codebook-size {size}."
+    elif config.quantizer == "vq":
+        advice = "Take --quantizer vq-ema, or --init kmeans --restart-threshold 0.1."
+    else:
+        advice = f"A codebook of --codebook-size {size} would carry as much."
+    return Finding(
+        "low-perplexity",
+        "severe" if lost >= SEVERE_LOST_BITS else "warning",
+        f"The perplexity of {len(counts)} codes was {perplexity:.1f} in {source}: {lost:.1f} of "
+        f"{math.log2(len(counts)):.1f} bits of each token say nothing.",
+        advice,
+    )
+
+
+def check_too_many_codes(tokens: int, codes: int) -> Finding | None:
+    """More codes than the data can place.
+
+    Args:
+        tokens: Of an epoch.
+        codes: K.
+    """
+    each = tokens / codes
+    if each >= FEW_TOKENS:
+        return None
+    size = 2 ** max(0, math.floor(math.log2(max(1.0, tokens / FEW_TOKENS))))
+    return Finding(
+        "too-many-codes",
+        "severe" if each < VERY_FEW_TOKENS else "warning",
+        f"An epoch has {tokens:,} tokens for {codes:,} codes, {each:.1f} each; with fewer than "
+        f"{FEW_TOKENS:g} a code follows single latents.",
+        f"Take --codebook-size {size}, or train on more images (a larger --limit-train).",
+    )
