@@ -33,7 +33,7 @@ TIMING = {"images_per_second"}
 
 def without_figures(patch: pytest.MonkeyPatch) -> None:
     """Leave out what takes most of a small run's time; test_run_log.py looks at it."""
-    for name in ("write_usage", "write_images", "write_codebook"):
+    for name in ("write_usage", "write_images", "write_pictures", "write_codebook"):
         patch.setattr(RunLog, name, lambda *args: None)
 
 

@@ -27,6 +27,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from training import datasets, trainer
 from training.checkpoint import load_model
 from training.datasets import to_float
+from training.run_log import RunLog
 from training.trainer import GRID_IMAGES
 
 REQUIRED = {
@@ -213,7 +214,11 @@ def test_tensorboard_has_the_usage(runs):
         points = log.Scalars(f"usage/{key}")
         assert [p.step for p in points] == steps
         assert [p.value for p in points] == pytest.approx([line[key] for line in train])
-    for tag in ("usage/usage_curve", "usage/usage_history"):
+    history = checkpoint(runs["ddcl"])["trackers"][0]["history"]
+    for point, counts in zip(log.Scalars("usage/gini"), history.numpy(), strict=True):
+        pairs = np.abs(counts[:, None] - counts[None]).mean()  # mean difference of two codes
+        assert point.value == pytest.approx(pairs / 2 / counts.mean(), rel=1e-5)
+    for tag in ("usage/usage_curve", "usage/lorenz", "usage/usage_history"):
         pictures = log.Images(tag)
         assert [p.step for p in pictures] == steps
         for picture in pictures:
@@ -243,6 +248,28 @@ def test_tensorboard_has_inputs_above_soft_and_argmax_reconstructions(runs):
                 assert difference.max() < 1.01 / 255
 
 
+def test_tensorboard_has_the_pictures_that_take_time_at_the_end_and_every_few_epochs(
+    runs, tmp_path, monkeypatch
+):
+    # The data has no classes.
+    tags = {
+        f"pictures/{n}"
+        for n in ("reconstructions", "token_map", "gallery", "projection", "distances")
+    }
+    log = events(runs["ddcl"], "val")
+    assert set(log.Tags()["images"]) == tags
+    for tag in tags:
+        [picture] = log.Images(tag)
+        assert picture.step == 2 * STEPS_PER_EPOCH
+        assert picture.width == 720
+    written = []
+    without_figures(monkeypatch)
+    monkeypatch.setattr(RunLog, "write_pictures", lambda *args: written.append(args[-1]))
+    monkeypatch.setattr(trainer, "PICTURES_EVERY", 2)
+    run_small(tmp_path / "run", quantizer="vq", epochs=5)
+    assert written == [STEPS_PER_EPOCH * epoch for epoch in (2, 4, 5)]
+
+
 def test_the_projector_has_the_prototypes_and_their_use(runs):
     state = checkpoint(runs["ddcl"])
     folder = runs["ddcl"] / "train"
@@ -263,6 +290,7 @@ def test_the_projector_has_the_prototypes_and_their_use(runs):
 def test_without_codes_there_is_no_usage_in_tensorboard(runs):
     for split in ("train", "val", "test"):
         tags = events(runs["none"], split).Tags()
-        assert tags["images"] == (["reconstruction/input_soft_argmax"] if split == "test" else [])
+        pictures = {"test": "reconstruction/input_soft_argmax", "val": "pictures/reconstructions"}
+        assert tags["images"] == ([pictures[split]] if split in pictures else [])
         assert not [tag for tag in tags["scalars"] if "utilization" in tag or "argmax" in tag]
     assert not list(runs["none"].rglob("*.tsv"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from softvq import UtilizationTracker
 from .checkpoint import write_text
 from .datasets import to_float
 from .evaluate import is_tokenless
+from .pictures import gini, lorenz_figure, sample_codebook, sample_pictures, suffixes
 
 SPLITS = ("train", "val", "test")
 
@@ -97,14 +99,31 @@ class RunLog:
                     writer.add_scalar(f"{prefix}{suffix}/{key}", figures[key], line["step"])
 
     def write_usage(self, trackers: list[UtilizationTracker], step: int) -> None:
-        """Each level's usage curve, heat map and dead codes."""
+        """Each level's usage curve, Lorenz curve, heat map and dead codes."""
+        writer = self.writers["train"]
         for tracker, suffix in zip(trackers, suffixes(len(trackers)), strict=True):
-            tracker.write(self.writers["train"], step, tag=f"usage{suffix}")
+            tracker.write(writer, step, tag=f"usage{suffix}")
+            counts = tracker.history[-1]
+            writer.add_scalar(f"usage{suffix}/gini", gini(counts), step)
+            writer.add_figure(f"usage{suffix}/lorenz", lorenz_figure(counts), step)
 
     def write_images(self, model: ImageTokenizer, images: Tensor, step: int) -> None:
         """A grid of inputs, soft and argmax reconstructions, one image a column."""
         grid = reconstruction_grid(model, images)
         self.writers["test"].add_image("reconstruction/input_soft_argmax", grid, step)
+
+    def write_pictures(
+        self,
+        model: ImageTokenizer,
+        images: Tensor,
+        labels: Tensor | None,
+        class_names: Sequence[str] | None,
+        step: int,
+    ) -> None:
+        """What :func:`training.pictures.sample_pictures` draws of validation images."""
+        sample = sample_codebook(model, images, labels)
+        for name, figure in sample_pictures(model, sample, class_names=class_names).items():
+            self.writers["val"].add_figure(f"pictures/{name}", figure, step)
 
     def write_codebook(self, model: ImageTokenizer, counts: list[Tensor], step: int) -> None:
         """The prototypes in TensorBoard's projector, labelled with their use."""
@@ -121,11 +140,6 @@ class RunLog:
         """Flush and close the event files."""
         for writer in self.writers.values():
             writer.close()
-
-
-def suffixes(levels: int) -> list[str]:
-    """What TensorBoard's tags of each level end in; nothing where there is but one."""
-    return [""] if levels == 1 else [f"_level_{number}" for number in range(1, levels + 1)]
 
 
 def finite(value: Any) -> Any:

@@ -34,10 +34,13 @@ from .evaluate import (
     trackers_of,
 )
 from .image_feed import ImageFeed, draw_seed
+from .pictures import CLASS_NAMES
 from .processes import mean_over_processes, rank
 from .run_log import RunLog, table_header, table_row
 
 GRID_IMAGES = 12
+# Epochs. They take about two seconds; besides, the last epoch always has them.
+PICTURES_EVERY = 10
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 
 
@@ -234,6 +237,10 @@ class Trainer:
             if not tokenless:
                 self.log.write_usage(self.trackers, self.step)
             self.log.write_images(self.model, self.splits.test[:GRID_IMAGES], self.step)
+            if self.step >= self.total_steps or (epoch + 1) % PICTURES_EVERY == 0:
+                names = CLASS_NAMES.get(self.splits.name)
+                val, labels = self.splits.val, self.splits.val_labels
+                self.log.write_pictures(self.model, val, labels, names, self.step)
             if self.step >= self.total_steps and not tokenless:
                 self.log.write_codebook(self.model, usage, self.step)
             tqdm.write(table_row(epoch + 1, lines))

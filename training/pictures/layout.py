@@ -1,0 +1,108 @@
+"""What all figures share: a width that a phone shows readably, and tiles of images."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torchvision.utils import make_grid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Inches. Text of 10 points then has about 9 pixels where the figure is 330 pixels wide.
+WIDTH = 4.8
+DPI = 150
+
+
+def new_figure(height: float) -> Figure:
+    """An empty figure of the common width, ``height`` inches high, outside of pyplot's state."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
+
+
+def fitted(figure: Figure, height: float, note: str = "") -> Figure:
+    """A figure made elsewhere, at the common width, with a note below its title."""
+    figure.set_size_inches(WIDTH, height)
+    figure.set_dpi(DPI)
+    axes = figure.axes[0]
+    title = axes.get_title() + (f"\n{note}" if note else "")
+    axes.set_title(title, fontsize=10)
+    return figure
+
+
+def to_png(figure: Figure) -> bytes:
+    """The figure as a PNG file, 720 pixels wide."""
+    content = io.BytesIO()
+    # What the figure says of its own resolution is what it was made with, not what it has now.
+    figure.savefig(content, format="png", dpi=DPI)
+    return content.getvalue()
+
+
+def mosaic(tiles: Tensor, columns: int) -> Tensor:
+    """Tiles in rows, with white lines between them.
+
+    Args:
+        tiles: (N, C, H, W) in [0, 1], C of 1 or 3.
+        columns: Tiles in a row.
+
+    Returns:
+        (rows, columns, 3) pixels in [0, 1].
+
+    Example:
+        >>> tuple(mosaic(torch.zeros(5, 1, 8, 8), columns=3).shape)
+        (19, 28, 3)
+    """
+    return make_grid(tiles, nrow=columns, padding=1, pad_value=1.0).permute(1, 2, 0)
+
+
+def show_mosaic(
+    axes: Any,
+    tiles: Tensor,
+    row_labels: Sequence[str],
+    column_labels: Sequence[str] = (),
+) -> None:
+    """Draw tiles (rows * columns, C, H, W) with a label for each row, and for each column.
+
+    Args:
+        axes: Where to draw.
+        tiles: In [0, 1], row by row.
+        row_labels: One for each row, on the left.
+        column_labels: One for each column, below; none by default.
+    """
+    rows = len(row_labels)
+    columns = len(tiles) // rows
+    height, width = tiles.shape[2] + 1, tiles.shape[3] + 1
+    pixels = mosaic(tiles, columns)
+    axes.imshow(pixels.clamp(0, 1).numpy(), interpolation="nearest")
+    axes.set_yticks([row * height + height / 2 for row in range(rows)], row_labels)
+    places = [column * width + width / 2 for column in range(len(column_labels))]
+    axes.set_xticks(places, column_labels, fontsize=8)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def spread(codes: Tensor, side: int, height: int, width: int) -> Tensor:
+    """Values of a grid of tokens as pixels of the image that they stand for.
+
+    Args:
+        codes: (B, C, h, w).
+        side: Pixels along a token's cell.
+        height: Of the image; cells that lie over its edge are cut.
+        width: Of the image.
+
+    Returns:
+        (B, C, height, width).
+
+    Example:
+        >>> spread(torch.tensor([[[[1, 2]]]]), side=2, height=2, width=3).tolist()
+        [[[[1, 1, 2], [1, 1, 2]]]]
+    """
+    rows = torch.arange(height) // side
+    columns = torch.arange(width) // side
+    return codes[:, :, rows][:, :, :, columns]
