@@ -34,10 +34,9 @@ def level_ablation(
     """
     device = next(model.parameters()).device
     trackers = trackers_of(model)
-    tokens: list[list[Tensor]] = []
     for part in images.split(batch_size):
-        tokens.append(model.split(model.tokens(to_float(part.to(device)))))
-        for tracker, own in zip(trackers, tokens[-1], strict=True):
+        tokens = model.split(model.tokens(to_float(part.to(device))))
+        for tracker, own in zip(trackers, tokens, strict=True):
             tracker.update(own)
     means = [
         (tracker.counts.to(level.codebook) / tracker.counts.sum()) @ level.codebook
@@ -45,8 +44,10 @@ def level_ablation(
     ]
     count = len(model.levels)
     sums = [[0.0, 0.0, 0.0] for _ in range(count)]
-    for part, indices in zip(images.split(batch_size), tokens, strict=True):
-        batch, codes = to_float(part.to(device)), model.codes(indices)
+    for part in images.split(batch_size):
+        batch = to_float(part.to(device))
+        # Coded again: tokens kept from the first pass would grow with the number of images.
+        codes = model.codes(model.tokens(batch))
         for number in range(count):
             prefix = model.decode_codes(codes[: number + 1], size_of(batch)).clamp(0, 1)
             without = [*codes]
@@ -56,7 +57,7 @@ def level_ablation(
             lost = squared_error_sums(decoded, batch)["psnr"]
             for place, value in enumerate((errors["mse"], errors["psnr"], lost)):
                 sums[number][place] += float(value) / len(images)
-    sizes = [own[0].numel() for own in tokens[0]]
+    sizes = [own[0].numel() for own in tokens]
     pixels = images.shape[2] * images.shape[3]
     bits = 0.0
     rows = []

@@ -18,7 +18,7 @@ from training.datasets import to_float
 from training.errors import UserError
 
 from .compress import decode, encode
-from .report import image_sums
+from .image_metrics import image_sums
 from .run import Model, model_of, open_run
 from .tiles import to_picture, to_pixels
 from .token_file import from_bytes, to_bytes

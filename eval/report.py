@@ -3,76 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
+from models import ImageTokenizer
 from training.datasets import to_float
-from training.evaluate import evaluate_split, squared_error_sums
-from training.run_log import width_of
+from training.evaluate import Observer, evaluate_split, is_tokenless
+from training.weights import WeightsError
 
+from .distribution import FrechetDistance
+from .gap import METRICS, GapMeter
+from .image_metrics import definitions, image_sums, with_perceptual
+from .judges import Judges
 from .levels import level_ablation
-from .run import open_run
+from .refit import refit_decoder
+from .run import Run, open_run, splits_of
 
-SSIM_WINDOW = 11
-
-
-def image_sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
-    """Sums over images of MSE, PSNR and SSIM.
-
-    Args:
-        recon: (B, C, H, W) in [0, 1].
-        images: (B, C, H, W) in [0, 1].
-
-    Returns:
-        ``mse``, ``psnr`` and ``ssim``, float64 scalars; no ``ssim`` of images that are smaller
-        than its window.
-    """
-    sums = squared_error_sums(recon, images)
-    if min(images.shape[2:]) >= SSIM_WINDOW:
-        sums["ssim"] = structural_similarity(recon, images).sum()
-    return sums
-
-
-def structural_similarity(recon: Tensor, images: Tensor) -> Tensor:
-    """SSIM of each image: Wang et al., 2004, https://doi.org/10.1109/TIP.2003.819861.
-
-    Gaussian window of 11 pixels and sigma 1.5, range 1, K1 = 0.01, K2 = 0.03, mean over channels
-    and over the places where the whole window lies in the image. By scikit-image: torchmetrics
-    counts the borders too, and differs by about 1e-3.
-
-    Args:
-        recon: (B, C, H, W) in [0, 1], H and W at least 11.
-        images: (B, C, H, W) in [0, 1].
-
-    Returns:
-        (B,), float64.
-
-    Example:
-        >>> structural_similarity(torch.zeros(2, 3, 16, 16), torch.zeros(2, 3, 16, 16)).tolist()
-        [1.0, 1.0]
-    """
-    from skimage.metrics import structural_similarity as similarity
-
-    # Single precision loses the variances of images of little contrast.
-    pairs = zip(recon.double().cpu().numpy(), images.double().cpu().numpy(), strict=True)
-    values = [
-        similarity(
-            a,
-            b,
-            gaussian_weights=True,
-            sigma=1.5,
-            use_sample_covariance=False,
-            data_range=1.0,
-            channel_axis=0,
-        )
-        for a, b in pairs
-    ]
-    return torch.tensor(values, dtype=torch.float64)
+MODES = ("soft", "argmax")
 
 
 def evaluate_run(
@@ -82,6 +34,8 @@ def evaluate_run(
     limit_test: int | None = None,
     device: str = "auto",
     batch_size: int = 256,
+    refit_steps: int = 0,
+    judges: Judges | None = None,
 ) -> dict[str, Any]:
     """Figures of a run on its test split, from the checkpoint alone.
 
@@ -91,6 +45,9 @@ def evaluate_run(
         limit_test: Use only the first N test images; all by default.
         device: As in train.py.
         batch_size: Images at a time.
+        refit_steps: Steps to refit a copy of the decoder to the tokens, on training images.
+        judges: Networks to judge with; none by default. One that cannot be had is named in the
+            figures, and the rest is measured all the same.
 
     Returns:
         The figures, by the names of docs/metrics.md.
@@ -98,45 +55,114 @@ def evaluate_run(
     Raises:
         UserError: If the checkpoint, the data or the device cannot be used.
     """
-    path, state, config, model, dataset, images = open_run(
-        run, data_dir=data_dir, limit_test=limit_test, device=device
-    )
+    opened = open_run(run, data_dir=data_dir, limit_test=limit_test, device=device)
+    model, images = opened.model, opened.test_images
+    sample = to_float(images[:1].to(next(model.parameters()).device))
+    ready = (judges or Judges()).prepare(sample)
+    refit = _refit(opened, data_dir, refit_steps) if refit_steps else None
+    gap = GapMeter(model, refit)
     figures = evaluate_split(
         model,
         images,
         batch_size=batch_size,
-        image_sums=image_sums,
-        progress=lambda parts: tqdm(list(parts), unit="batch", leave=False, disable=None),
+        image_sums=with_perceptual(ready.perceptual) if ready.perceptual else image_sums,
+        decoders=gap.decoders,
+        observers=[gap.observe, *(_observer(d) for d in ready.distances.values())],
+        progress=lambda parts: _bar(list(parts), "test images", "batch"),
     )
-    height, width = images.shape[2:]
     with torch.no_grad():
-        sample = to_float(images[:1].to(next(model.parameters()).device))
         tokens = [part.numel() for part in model.split(model.tokens(sample))]
     if len(tokens) > 1:
         ablation = level_ablation(model, images, batch_size=batch_size)
         levels = zip(ablation, figures["levels"], strict=True)
         figures["levels"] = [added | measured for added, measured in levels]
+    add_global_psnr(figures)
+    unavailable = [*ready.unavailable]
     return {
-        "checkpoint": str(path),
+        **_head(opened, tokens),
+        **dict.fromkeys(f"{name}_{mode}" for name in METRICS for mode in MODES),
+        **{name: value for name, value in figures.items() if name not in gap.extra},
+        **rates(figures, opened.config.codebook_sizes, tokens, sample[0, 0].numel()),
+        "gap": None if is_tokenless(model) else gap.rows(figures, tokens),
+        "gap_levels": gap.level_figures(),
+        "refit_steps": refit_steps,
+        **_distances(ready.distances, len(images), unavailable),
+        "definitions": definitions(ready.perceptual) | ready.said,
+        "unavailable": unavailable,
+        "versions": {name: version(name) for name in ("torch", "scikit-image", "torchmetrics")},
+    }
+
+
+def _head(opened: Run, tokens: list[int]) -> dict[str, Any]:
+    """What was judged."""
+    model, config = opened.model, opened.config
+    sizes = [level.codebook_size for level in model.levels]
+    return {
+        "checkpoint": str(opened.path),
         "quantizer": config.quantizer,
-        "dataset": dataset,
-        "test_images": len(images),
-        "step": state["step"],
-        "codebook_size": [level.codebook_size for level in model.levels]
-        if len(tokens) > 1
-        else config.codebook_size,
+        "dataset": opened.dataset,
+        "test_images": len(opened.test_images),
+        "step": opened.state["step"],
+        "codebook_size": sizes if len(sizes) > 1 else config.codebook_size,
         "codebook_dim": config.codebook_dim,
         "parameters": sum(p.numel() for p in model.parameters()),
         "tokens_per_image": sum(tokens),
-        "ssim_soft": None,
-        "ssim_argmax": None,
-        **figures,
-        **rates(figures, config.codebook_sizes, tokens, height * width),
-        "versions": {
-            "torch": str(torch.__version__),
-            "scikit-image": version("scikit-image"),
-        },
     }
+
+
+def _refit(opened: Run, data_dir: str | None, steps: int) -> ImageTokenizer | None:
+    """A copy with a decoder refit to the tokens of the training images; None without tokens."""
+    if is_tokenless(opened.model):
+        return None
+    config = opened.config
+    train = splits_of(config, data_dir, limit_train=config.limit_train, limit_test=1).train
+    return refit_decoder(
+        opened.model,
+        train,
+        steps=steps,
+        batch_size=config.batch_size,
+        progress=lambda r: _bar(r, "refitting the decoder", "step"),
+    )
+
+
+def _bar(items: Iterable[Any], what: str, unit: str) -> Iterable[Any]:
+    bar: Iterable[Any] = tqdm(items, desc=what, unit=unit, leave=False, disable=None)
+    return bar
+
+
+def _observer(distance: FrechetDistance) -> Observer:
+    """Soft and argmax reconstructions, counted by a Fréchet distance."""
+    return lambda images, code, recons: distance.update(
+        images, {mode: recons[mode] for mode in MODES if mode in recons}
+    )
+
+
+def _distances(
+    distances: dict[str, FrechetDistance], images: int, unavailable: list[str]
+) -> dict[str, dict[str, float]]:
+    """Fréchet distances by name, each with the number of images; failures become lines."""
+    figures = {}
+    for name, distance in distances.items():
+        try:
+            figures[name] = distance.compute() | {"images": images}
+        except WeightsError as error:
+            unavailable.append(f"{name}: {error}")
+    return figures
+
+
+def add_global_psnr(figures: dict[str, Any]) -> None:
+    """Add the PSNR of the mean MSE beside every MSE.
+
+    Example:
+        >>> figures = {"mse_soft": 0.01, "mse_argmax": None}
+        >>> add_global_psnr(figures)
+        >>> figures["psnr_global_soft"], figures["psnr_global_argmax"]
+        (20.0, None)
+    """
+    for name in [name for name in figures if name.startswith("mse_")]:
+        mse = figures[name]
+        psnr = None if mse is None else -10 * math.log10(max(mse, 1e-12))
+        figures[name.replace("mse_", "psnr_global_")] = psnr
 
 
 def rates(
@@ -169,71 +195,3 @@ def rates(
         "bits_per_pixel": bits / pixels,
         "variance_share": figures["variance"] / max(figures["loss_q"], 1e-30),
     }
-
-
-# (label, key, format)
-LINES = (
-    ("bits per token (log2 K)", "bits_per_token", ".3f"),
-    ("bits per token (entropy of use)", "entropy_bits_per_token", ".3f"),
-    ("bits per pixel", "bits_per_pixel", ".4f"),
-    ("utilization", "utilization", ".1%"),
-    ("dead codes", "dead_codes", "d"),
-    ("perplexity", "perplexity", ".1f"),
-    ("codes per token", "codes_per_token", ".3f"),
-    ("V / L_q", "variance_share", ".3f"),
-    ("T / T_c", "temperature_ratio", ".5f"),
-    ("parameters", "parameters", ",d"),
-    ("images per second", "images_per_second", ".0f"),
-)
-
-
-def format_report(figures: dict[str, Any]) -> str:
-    """The figures as text, soft and argmax side by side."""
-    sizes = figures["codebook_size"]
-    sizes = " + ".join(map(str, sizes)) if isinstance(sizes, list) else sizes
-    lines = [
-        f"{figures['quantizer']}, K = {sizes}, D = {figures['codebook_dim']}, "
-        f"{figures['tokens_per_image']} tokens per image, step {figures['step']}",
-        f"{figures['checkpoint']} on {figures['test_images']} test images of {figures['dataset']}",
-        "",
-        f"{'':34}{'soft':>12}{'argmax':>12}",
-    ]
-    for label, key, form in (("MSE", "mse", ".5f"), ("PSNR (dB)", "psnr", ".2f"),
-                             ("SSIM", "ssim", ".4f")):  # fmt: skip
-        cells = (_cell(figures.get(f"{key}_{mode}"), form) for mode in ("soft", "argmax"))
-        lines.append(f"{label:34}" + "".join(f"{cell:>12}" for cell in cells))
-    lines.append("")
-    lines += [f"{label:34}{_cell(figures[key], form):>12}" for label, key, form in LINES]
-    if "levels" in figures:
-        lines += ["", *format_levels(figures["levels"])]
-    lines.append("")
-    lines.append("A soft code is a continuous latent: compare argmax with argmax, at equal bits.")
-    return "\n".join(lines)
-
-
-# (heading, key, format)
-LEVEL_COLUMNS = (
-    ("K", "codebook_size", "6d"),
-    ("tokens", "tokens_per_image", "6d"),
-    ("used", "utilization", "6.1%"),
-    ("perpl.", "perplexity", "7.1f"),
-    ("codes/token", "codes_per_token", "11.3f"),
-    ("T/T_c", "temperature_ratio", "7.4f"),
-    ("PSNR so far", "prefix_psnr", "11.2f"),
-    ("bpp so far", "prefix_bits_per_pixel", "10.4f"),
-    ("dB lost without", "psnr_drop_without", "15.2f"),
-)
-
-
-def format_levels(levels: list[dict[str, Any]]) -> list[str]:
-    """A table: a line for each level, coarse first."""
-    heads = [head.rjust(width_of(form)) for head, _, form in LEVEL_COLUMNS]
-    lines = [" ".join(["level", *heads])]
-    for number, level in enumerate(levels, start=1):
-        cells = [_cell(level[key], form).rjust(width_of(form)) for _, key, form in LEVEL_COLUMNS]
-        lines.append(" ".join([f"{number:5d}", *cells]))
-    return lines
-
-
-def _cell(value: Any, form: str) -> str:
-    return "-" if value is None else format(value, form)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
-import skimage
 import torch
 from click.testing import CliRunner, Result
 from PIL import Image
@@ -22,12 +22,15 @@ from small_runs import (
 
 from eval import report as report_module
 from eval.__main__ import main
-from eval.report import evaluate_run, format_report, rates
+from eval.judges import Judges
+from eval.report import evaluate_run, rates
+from eval.report_text import format_report
 from eval.run import open_run
 from models import build_model
 from training.checkpoint import save_checkpoint
 from training.datasets import load_splits
 from training.errors import CheckpointError, UserError
+from training.perceptual import PerceptualDistance
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +90,8 @@ def test_the_figures_are_those_of_the_best_checkpoint_on_all_test_images(runs, q
     assert (share == 0) == (quantizer == "vq-ema")
     assert figures["parameters"] == sum(p.numel() for p in model.parameters())
     assert figures["images_per_second"] > 0
-    versions = {"torch": torch.__version__, "scikit-image": skimage.__version__}
+    names = ("torch", "scikit-image", "torchmetrics")
+    versions = {name: metadata.version(name) for name in names}
     described = {"quantizer": quantizer, "dataset": "patches", "test_images": 70, "step": 8,
                  "codebook_size": 16, "codebook_dim": 8, "tokens_per_image": 64,
                  "versions": versions}  # fmt: skip
@@ -105,7 +109,8 @@ def test_a_checkpoint_alone_is_enough_anywhere(runs, tmp_path, monkeypatch):
     lone.parent.mkdir()
     lone.write_bytes((runs["ddcl"] / "best.pt").read_bytes())
     monkeypatch.chdir(lone.parent)
-    result = report("model.pt", "--limit-test", 20, "--json", "out/figures.json", "--device", "cpu")
+    words = ("--limit-test", 20, "--refit-steps", 0, "--device", "cpu")
+    result = report("model.pt", *words, "--json", "out/figures.json")
     assert result.exit_code == 0, result.output
     figures = json.loads(Path("out/figures.json").read_text(), parse_constant=refuse_constant)
     assert figures.pop("checkpoint") == "model.pt"
@@ -125,7 +130,8 @@ def test_the_json_file_is_what_evaluate_run_returns(runs, tmp_path, monkeypatch)
     monkeypatch.setattr(report_module, "evaluate_run", evaluate)
     for name, folder in runs.items():
         file = tmp_path / f"{name}.json"
-        result = report(folder, "--limit-test", 5, "--json", file, "--batch-size", 2)
+        words = ("--limit-test", 5, "--batch-size", 2, "--refit-steps", 2)
+        result = report(folder, *words, "--json", file)
         assert result.exit_code == 0, result.output
         assert json.loads(file.read_text(), parse_constant=refuse_constant) == returned[-1]
         assert result.stdout == f"{format_report(returned[-1])}\nwritten to {file}\n"
@@ -140,7 +146,8 @@ def test_the_report_shows_soft_and_argmax_side_by_side(runs):
     assert rows[""] == ["soft", "argmax"]
     for label, key, form in [
         ("MSE", "mse", ".5f"),
-        ("PSNR (dB)", "psnr", ".2f"),
+        ("PSNR (dB), mean over images", "psnr", ".2f"),
+        ("PSNR (dB) of the mean MSE", "psnr_global", ".2f"),
         ("SSIM", "ssim", ".4f"),
     ]:
         both = [format(figures[f"{key}_{mode}"], form) for mode in ("soft", "argmax")]
@@ -160,13 +167,15 @@ def test_without_codes_what_is_of_tokens_is_left_empty(runs):
     figures = evaluate_run(runs["none"], limit_test=9)
     empty = {name for name, value in figures.items() if value is None}
     assert empty == {
-        "mse_argmax", "psnr_argmax", "ssim_argmax", "utilization", "dead_codes", "perplexity",
+        "mse_argmax", "psnr_argmax", "psnr_global_argmax", "ssim_argmax", "ms_ssim_soft",
+        "ms_ssim_argmax", "lpips_soft", "lpips_argmax", "gap", "utilization",
+        "dead_codes", "perplexity",
         "codes_per_token", "temperature", "temperature_ratio", "bits_per_token",
         "entropy_bits_per_token", "bits_per_pixel", "variance_share",
     }  # fmt: skip
     text = format_report(figures)
     assert "nan" not in text.lower()
-    assert text.count(" -\n") == 3 + 9  # an argmax column, and nine figures of tokens
+    assert text.count(" -\n") == 4 + 9  # an argmax column, and nine figures of tokens
 
 
 def test_images_below_the_window_of_ssim(tmp_path, monkeypatch):
@@ -233,3 +242,73 @@ def test_wrong_calls_are_one_line(runs, tmp_path, words, status, message):
 def test_a_wrong_checkpoint_is_an_error_to_callers_too(tmp_path):
     with pytest.raises(CheckpointError, match="does not exist"):
         evaluate_run(tmp_path / "nowhere")
+
+
+def test_judges_that_cannot_be_had_are_one_line_each_and_the_rest_is_measured(
+    runs, tmp_path, monkeypatch
+):
+    from torch_fidelity import feature_extractor_inceptionv3
+
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(feature_extractor_inceptionv3, "load_state_dict_from_url", refuse)
+    words = ["--lpips", "squeeze", "--lpips-weights", tmp_path / "a.pth", "--fid"]
+    words += ["--resnet56-weights", tmp_path / "b.th", "--limit-test", 6, "--refit-steps", 0]
+    result = report(runs["ddcl"], *words, "--json", tmp_path / "figures.json")
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.stdout.splitlines() if line.startswith("not measured: ")]
+    assert len(lines) == 3
+    named = (
+        ("--lpips-weights", "a.pth", "torchvision's"),
+        ("--resnet56-weights", "b.th", "ResNet-56"),
+        ("--inception-weights", "inception-2015-12-05"),
+    )
+    for line, parts in zip(lines, named, strict=True):
+        assert all(part in line for part in parts)
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    plain = evaluate_run(runs["ddcl"], limit_test=6)
+    assert figures["mse_argmax"] == plain["mse_argmax"]
+    assert figures["lpips_argmax"] is None
+    assert "rfid" not in figures
+    assert figures["unavailable"] == [line.removeprefix("not measured: ") for line in lines]
+
+
+def test_judges_that_are_there_are_in_figures_text_and_definitions(runs, shared):
+    judges = Judges(
+        lpips="squeeze",
+        lpips_weights=shared / "lpips" / "squeezenet1_1_features.pth",
+        resnet56_weights=shared / "cifar_resnet" / "resnet56-4bfd9763.th",
+    )
+    figures = evaluate_run(runs["ddcl"], limit_test=12, judges=judges, refit_steps=2)
+    opened = open_run(runs["ddcl"], limit_test=12)
+    images = opened.test_images.float() / 255
+    distance = PerceptualDistance("squeeze", judges.lpips_weights)
+    for mode in ("soft", "argmax"):
+        lpips = distance(opened.model.reconstruct(images, mode), images).mean()
+        assert figures[f"lpips_{mode}"] == pytest.approx(lpips.item(), rel=1e-4)
+        own = figures[f"psnr_global_{mode}"]
+        assert own == pytest.approx(-10 * math.log10(figures[f"mse_{mode}"]))
+        assert own <= figures[f"psnr_{mode}"]
+    assert set(figures["rfd_resnet56"]) == {"soft", "argmax", "halves", "images"}
+    assert figures["rfd_resnet56"]["images"] == 12
+    assert all(row["lpips"] is not None for row in figures["gap"])
+    named = {"mse", "psnr", "psnr_global", "ssim", "ms_ssim", "lpips", "rfd_resnet56"}
+    assert set(figures["definitions"]) == named
+    text = format_report(figures)
+    assert "LPIPS" in text
+    assert "rfd_resnet56" in text
+    assert "(12 images; two halves of the originals: " in text
+    assert "not measured" not in text
+
+
+def test_the_gap_is_a_table_of_text(runs):
+    figures = evaluate_run(runs["ddcl"], limit_test=6, refit_steps=3)
+    lines = format_report(figures).splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("decoded from"))
+    names = [line[:26].strip() for line in lines[start + 1 : start + 7]]
+    assert names == ["soft", "top-8", "top-4", "top-2", "argmax", "argmax, decoder refit, 3"]
+    assert "bound V / q_max" in lines[start + 7]
+    hard = evaluate_run(runs["vq-ema"], limit_test=6)
+    assert [row["decode"] for row in hard["gap"]] == ["argmax"]
+    assert hard["gap"][0]["mse"] == hard["mse_argmax"]

@@ -1,4 +1,4 @@
-"""training.evaluate and image_sums of eval.report against scikit-image, NumPy and definitions."""
+"""training.evaluate and image_sums of eval.image_metrics against scikit-image, NumPy and definitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from skimage.metrics import mean_squared_error, peak_signal_noise_ratio
 from torch import Tensor
 
-from eval.report import image_sums
+from eval.image_metrics import image_sums
 from models import VQVAE, build_model
 from training.evaluate import evaluate_split, squared_error_sums
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -25,6 +25,10 @@ from .datasets import to_float
 from .processes import rank, sum_over_processes
 
 ImageSums = Callable[[Tensor, Tensor], dict[str, Tensor]]
+# Images (B, C, H, W) and the tokens of each level to a reconstruction in [0, 1].
+Decoder = Callable[[Tensor, list[Tensor]], Tensor]
+# Images, what the codebooks returned, and the reconstructions by name.
+Observer = Callable[[Tensor, CodebookOutput | StackOutput, Mapping[str, Tensor]], None]
 
 
 def squared_error_sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
@@ -49,6 +53,8 @@ def evaluate_split(
     *,
     batch_size: int = 256,
     image_sums: ImageSums = squared_error_sums,
+    decoders: Mapping[str, Decoder] | None = None,
+    observers: Iterable[Observer] = (),
     progress: Callable[[Iterable[Tensor]], Iterable[Tensor]] | None = None,
 ) -> dict[str, Any]:
     """Evaluate a model on uint8 images, soft and argmax side by side, shared out among processes.
@@ -59,6 +65,9 @@ def evaluate_split(
         batch_size: Images at a time.
         image_sums: Sums of per-image figures of a batch; each comes back as ``<name>_soft`` and
             ``<name>_argmax``, divided by N.
+        decoders: Further ways to decode, whose figures come back as ``<name>_<decoder>``; asked
+            only of a model that has tokens.
+        observers: Called with every batch.
         progress: Wraps the iterable of batches.
 
     Returns:
@@ -82,9 +91,15 @@ def evaluate_split(
             # Levels after the first code what the tokens, not the soft codes, have left over.
             tokens = code.indices if len(model.levels) == 1 else model.tokens(batch)
             recons["argmax"] = model.decode_tokens(tokens, size_of(batch))
-            for tracker, part in zip(trackers, model.split(tokens), strict=True):
-                tracker.update(part)
+            split = model.split(tokens)
+            for tracker, own in zip(trackers, split, strict=True):
+                tracker.update(own)
         seconds += time.perf_counter() - start
+        if not tokenless:
+            further = decoders or {}
+            recons |= {name: decode(batch, split) for name, decode in further.items()}
+        for observe in observers:
+            observe(batch, code, recons)
         figures = {
             f"{name}_{mode}": value
             for mode, recon in recons.items()

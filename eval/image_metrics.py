@@ -1,0 +1,131 @@
+"""Quality of reconstructions, image by image, and the words that define each metric."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import torch
+from torch import Tensor
+
+from softvq.distributed import widest_dtype
+from training.evaluate import ImageSums, squared_error_sums
+from training.perceptual import PerceptualDistance
+
+SSIM_WINDOW = 11
+# Four halvings, and a window of 11 must fit into what is left.
+MS_SSIM_SIDE = (SSIM_WINDOW - 1) * 2**4 + 1
+
+
+def image_sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
+    """Sums over images of MSE, PSNR, SSIM and MS-SSIM.
+
+    Args:
+        recon: (B, C, H, W) in [0, 1].
+        images: (B, C, H, W) in [0, 1].
+
+    Returns:
+        ``mse``, ``psnr``, ``ssim`` and ``ms_ssim``, float64 scalars; neither of the last two of
+        images that are smaller than its window.
+    """
+    sums = squared_error_sums(recon, images)
+    side = min(images.shape[2:])
+    if side >= SSIM_WINDOW:
+        sums["ssim"] = structural_similarity(recon, images).sum()
+    if side >= MS_SSIM_SIDE:
+        sums["ms_ssim"] = multiscale_similarity(recon, images).sum()
+    return sums
+
+
+def with_perceptual(distance: PerceptualDistance) -> ImageSums:
+    """:func:`image_sums` and the sum of LPIPS, ``lpips``.
+
+    Args:
+        distance: On the device of the images.
+    """
+
+    def sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
+        lpips = distance(recon.float(), images.float())  # (B,)
+        return image_sums(recon, images) | {"lpips": lpips.to(widest_dtype(lpips.device)).sum()}
+
+    return sums
+
+
+def structural_similarity(recon: Tensor, images: Tensor) -> Tensor:
+    """SSIM of each image: Wang et al., 2004, https://doi.org/10.1109/TIP.2003.819861.
+
+    Gaussian window of 11 pixels and sigma 1.5, range 1, K1 = 0.01, K2 = 0.03, mean over channels
+    and over the places where the whole window lies in the image. By scikit-image: torchmetrics
+    counts the borders too, and differs by about 1e-3.
+
+    Args:
+        recon: (B, C, H, W) in [0, 1], H and W at least 11.
+        images: (B, C, H, W) in [0, 1].
+
+    Returns:
+        (B,), float64.
+
+    Example:
+        >>> structural_similarity(torch.zeros(2, 3, 16, 16), torch.zeros(2, 3, 16, 16)).tolist()
+        [1.0, 1.0]
+    """
+    from skimage.metrics import structural_similarity as similarity
+
+    # Single precision loses the variances of images of little contrast.
+    pairs = zip(recon.double().cpu().numpy(), images.double().cpu().numpy(), strict=True)
+    values = [
+        similarity(
+            a,
+            b,
+            gaussian_weights=True,
+            sigma=1.5,
+            use_sample_covariance=False,
+            data_range=1.0,
+            channel_axis=0,
+        )
+        for a, b in pairs
+    ]
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def multiscale_similarity(recon: Tensor, images: Tensor) -> Tensor:
+    """MS-SSIM of each image: Wang et al., 2003, https://doi.org/10.1109/ACSSC.2003.1292216.
+
+    Five scales with the weights of the paper, window and constants as in
+    :func:`structural_similarity`, but with the borders; by torchmetrics.
+
+    Args:
+        recon: (B, C, H, W) in [0, 1], H and W at least 161.
+        images: (B, C, H, W) in [0, 1].
+
+    Returns:
+        (B,), float64.
+    """
+    from torchmetrics.functional.image import multiscale_structural_similarity_index_measure
+
+    values: Tensor = multiscale_structural_similarity_index_measure(
+        recon.double(), images.double(), sigma=1.5, kernel_size=SSIM_WINDOW, data_range=1.0,
+        reduction="none",
+    )  # fmt: skip
+    return values.reshape(-1)
+
+
+def definitions(perceptual: PerceptualDistance | None) -> dict[str, str]:
+    """What each image metric means and who computed it, by its name in a report."""
+    skimage, metrics = (version(name) for name in ("scikit-image", "torchmetrics"))
+    said = {
+        "mse": "Squared error of pixels in [0, 1], mean over pixels, channels and images.",
+        "psnr": "-10 log10 of each image's own MSE, range 1, in dB; mean over images.",
+        "psnr_global": "-10 log10 of the mean MSE, range 1, in dB; never above psnr.",
+        "ssim": (
+            f"Wang et al. 2004: Gaussian window of {SSIM_WINDOW}, sigma 1.5, range 1, without "
+            f"borders, mean over channels and images; scikit-image {skimage}. None below "
+            f"{SSIM_WINDOW} pixels."
+        ),
+        "ms_ssim": (
+            f"Wang et al. 2003: five scales, window of {SSIM_WINDOW}, sigma 1.5, range 1; "
+            f"torchmetrics {metrics}. None below {MS_SSIM_SIDE} pixels."
+        ),
+    }
+    if perceptual is not None:
+        said["lpips"] = f"{perceptual.definition}; lpips {version('lpips')}."
+    return said

@@ -1,0 +1,143 @@
+"""LPIPS, the perceptual distance, for training and evaluation."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .weights import WeightsError, fetch_weights, fill, read_weights
+
+NETS = ("squeeze", "alex", "vgg")
+# Names of torchvision's networks, and of their weights.
+_TORCHVISION = {
+    "squeeze": ("squeezenet1_1", "SqueezeNet1_1_Weights"),
+    "alex": ("alexnet", "AlexNet_Weights"),
+    "vgg": ("vgg16", "VGG16_Weights"),
+}
+# The smallest side on which no pooling of the network runs dry.
+_SMALLEST = {"squeeze": 17, "alex": 31, "vgg": 16}
+OPTION = "--lpips-weights"
+
+
+class PerceptualDistance(nn.Module):
+    """LPIPS of image pairs: Zhang et al., 2018, https://arxiv.org/abs/1801.03924.
+
+    By the ``lpips`` package, version 0.1 of its linear layers, which come with the package; the
+    ImageNet features below them are torchvision's. Images in [0, 1] are scaled to [-1, 1], as the
+    package wants them, grey ones repeated to three channels. The network is frozen and in eval
+    mode; the distance has a gradient to both images.
+
+    Args:
+        net: ``"squeeze"``, ``"alex"`` or ``"vgg"``: values of different nets do not compare.
+        weights: A file with torchvision's weights of that net, whole or of ``.features`` alone;
+            downloaded by default.
+        resize: Side to which images are scaled first (bilinear, antialiased); as they are by
+            default. Values of different sizes do not compare either.
+
+    Raises:
+        WeightsError: If the weights cannot be had.
+        ValueError: If the net is unknown.
+    """
+
+    def __init__(
+        self, net: str = "squeeze", weights: Path | None = None, resize: int | None = None
+    ) -> None:
+        super().__init__()
+        if net not in NETS:
+            raise ValueError(f"net must be one of {', '.join(NETS)}, got {net!r}")
+        self.net = net
+        self.resize = resize
+        self.network = _package(net)
+        tower = self.network.net
+        if weights is None:
+            found, origin = _downloaded(net), "torchvision's"
+        else:
+            name = _TORCHVISION[net][0]
+            found = read_weights(weights, OPTION, f"torchvision's weights of {name}")
+            origin = str(weights)
+        fill(tower, _in_slices(tower, found), OPTION, origin)
+        self.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> PerceptualDistance:
+        """Stays in eval mode."""
+        return super().train(False)
+
+    def forward(self, recon: Tensor, images: Tensor) -> Tensor:
+        """LPIPS of each pair.
+
+        Args:
+            recon: (B, 3 or 1, H, W) in [0, 1].
+            images: Likewise.
+
+        Returns:
+            (B,), not negative.
+
+        Raises:
+            WeightsError: If the images are too small for the net.
+        """
+        recon, images = (self._prepared(part) for part in (recon, images))
+        if min(images.shape[2:]) < _SMALLEST[self.net]:
+            raise WeightsError(
+                f"LPIPS {self.net} needs images of at least {_SMALLEST[self.net]} pixels, got "
+                f"{tuple(images.shape[2:])}: give --lpips-resize 64"
+            )
+        distance: Tensor = self.network(recon, images, normalize=True)  # (B, 1, 1, 1)
+        return distance.flatten()
+
+    def _prepared(self, images: Tensor) -> Tensor:
+        images = images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
+        if self.resize is None:
+            return images
+        return F.interpolate(images, size=(self.resize,) * 2, mode="bilinear", antialias=True)
+
+    @property
+    def definition(self) -> str:
+        """What it measures, in words."""
+        size = "as they are" if self.resize is None else f"resized to {self.resize} (bilinear)"
+        return (
+            f"LPIPS v0.1, net {self.net}, images {size}, scaled to [-1, 1], mean over images; "
+            "lower is better"
+        )
+
+
+def _package(net: str) -> Any:
+    """The package's network, with trained linear layers on random features."""
+    try:
+        import lpips
+    except ImportError as error:
+        raise WeightsError('LPIPS needs the lpips package: pip install -e ".[train]"') from error
+    with warnings.catch_warnings():
+        # It calls torchvision and torch by names that both would rather forget.
+        warnings.simplefilter("ignore")
+        return lpips.LPIPS(net=net, pnet_rand=True, verbose=False)
+
+
+def _downloaded(net: str) -> dict[str, Tensor]:
+    from torchvision import models
+
+    name, weights = _TORCHVISION[net]
+    chosen = getattr(models, weights).IMAGENET1K_V1
+    what = f"torchvision's weights of {name}"
+    found: dict[str, Tensor] = fetch_weights(
+        lambda: chosen.get_state_dict(progress=False, check_hash=True), OPTION, what
+    )
+    return found
+
+
+def _in_slices(tower: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights by the names of the package, which cuts the features into slices.
+
+    ``3.bias`` of torchvision's features is ``slice2.3.bias`` there; what is left of a whole
+    classifier is left out, a name that is missing is for :func:`fill` to tell.
+    """
+    features = {name.removeprefix("features."): value for name, value in weights.items()}
+    renamed = {}
+    for name in tower.state_dict():
+        plain = name.split(".", 1)[1]
+        if plain in features:
+            renamed[name] = features[plain]
+    return renamed
