@@ -125,7 +125,8 @@ def test_every_option_reaches_its_field(called):
         "commitment": 0.18, "usage_weight": 0.19, "temperature_mode": "critical",
         "temperature_start": 0.21, "temperature_end": 0.022, "temperature_hold": 0.23,
         "temperature_until": 0.24, "decay": 0.25, "restart_threshold": 0.26, "precision": "bf16",
-        "device": "cpu", "compile": True,
+        "device": "cpu", "compile": True, "perceptual_weight": 0.27, "lpips": "alex",
+        "lpips_weights": "weights.pth",
     }  # fmt: skip
     assert set(given) == set(FIELDS)
     given["level_pool"] = "2,1"

@@ -104,6 +104,13 @@ class TrainConfig:
         minimum=0,
         only=OWN,
     )
+    perceptual_weight: float = option(
+        0.0, "Weight of LPIPS in the loss, beside the squared error.", minimum=0
+    )
+    lpips: str = option("squeeze", "Net of LPIPS.", choices=("squeeze", "alex", "vgg"))
+    lpips_weights: str | None = option(
+        None, "File of torchvision's weights of that net; downloaded by default."
+    )
     usage_weight: float | None = option(
         None,
         "ddcl: weight of the KL divergence of usage from uniform; default 0, for paper 0.05.",
@@ -172,6 +179,8 @@ class TrainConfig:
                 f"got {self.image_size}"
             )
         self._check_levels()
+        if self.lpips_weights and not self.perceptual_weight:
+            raise UserError("lpips_weights does nothing without perceptual_weight: give both")
         if self.quantizer in PEERS and find_spec("vector_quantize_pytorch") is None:
             raise UserError(
                 f"the quantizer {self.quantizer} needs vector-quantize-pytorch: "

@@ -26,7 +26,7 @@ SPLITS = ("train", "val", "test")
 
 # TensorBoard groups by prefix: (prefix, keys of a metrics line).
 GROUPS = {
-    "reconstruction": ("loss", "mse_soft", "mse_argmax", "psnr_soft", "psnr_argmax"),
+    "reconstruction": ("loss", "mse_soft", "mse_argmax", "psnr_soft", "psnr_argmax", "lpips"),
     "codebook": (
         "loss_q",
         "loss_ols",

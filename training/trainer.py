@@ -34,6 +34,7 @@ from .evaluate import (
     trackers_of,
 )
 from .image_feed import ImageFeed, draw_seed
+from .perceptual import PerceptualDistance
 from .pictures import CLASS_NAMES
 from .processes import mean_over_processes, rank
 from .run_log import RunLog, table_header, table_row
@@ -95,6 +96,11 @@ class Trainer:
         # Losses in units of the data's variance: a weight then means the same for all data.
         variance = float(splits.train.float().div(255).var(dim=(0, 2, 3)).mean())
         self.data_variance = max(variance, 1e-6)  # images of one flat colour have none
+        self.perceptual: PerceptualDistance | None = None
+        if config.perceptual_weight:
+            weights = Path(config.lpips_weights) if config.lpips_weights else None
+            self.perceptual = PerceptualDistance(config.lpips, weights).to(self.device)
+            self.perceptual(*[images[:1].float() / 255] * 2)  # too small images are told now
         self.step = 0
         self.sums: dict[str, float] = {}
         self.seconds = 0.0
@@ -168,7 +174,11 @@ class Trainer:
             output: ImageTokenizerOutput = self.forward_model(images)
         recon_loss = F.mse_loss(output.recon.float(), images)
         loss = recon_loss / self.data_variance + output.code.loss
-        figures = {"loss": loss, "mse_soft": recon_loss, **code_figures(output.code)}
+        figures = {"mse_soft": recon_loss, **code_figures(output.code)}
+        if self.perceptual is not None:
+            figures["lpips"] = self.perceptual(output.recon.float().clamp(0, 1), images).mean()
+            loss = loss + self.config.perceptual_weight * figures["lpips"]
+        figures = {"loss": loss, **figures}
         # One transfer for all figures, since each would wait for the device.
         values = torch.stack([figure.detach().float() for figure in figures.values()]).tolist()
         *values, save_due, stopped = mean_over_processes([*values, *self._flags()], self.device)
