@@ -144,8 +144,8 @@ def tiles(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("codes used", _value(report, "utilization", ".1%"), "of the test images"),
         (
             "tokens against soft code",
-            None if not soft or argmax is None else f"{argmax / soft:.3f} times",
-            "error; 1 where nothing is lost",
+            None if not soft or argmax is None else f"{argmax / soft:.3f}",
+            "ratio of their errors; 1 where nothing is lost",
         ),
     ]
     if argmax is None:

@@ -116,7 +116,7 @@ def test_it_says_what_was_trained_and_how_good_its_tokens_are(tmp_path):
     for words in (
         "Report of first", "trained on cifar10", "a soft codebook (DDCL)", "as 64 tokens",
         "out of 512", "10,000 test images", "step 1,234 of the training (best.pt)",
-        "PSNR of the tokens 23.9 dB", "bits per token 9", "codes used 75.0%", "1.250 times",
+        "PSNR of the tokens 23.9 dB", "bits per token 9", "codes used 75.0%", "tokens against soft code 1.250",
         "MSE 0.00400 0.00500", "is the one that counts", "torch 2.9", "Mean of squares",
     ):  # fmt: skip
         assert words.replace(" ", "") in page.text.replace(" ", ""), words
@@ -345,8 +345,9 @@ def test_it_opens_on_a_phone_and_on_a_desktop_without_errors_or_overflow(runs, t
     write_run_page(tmp_path / "page.html", runs["ddcl"], report, findings, limit_test=16)
     result = screenshots(tmp_path / "page.html", tmp_path / "shot")
     assert (result.returncode, result.stderr) == (0, "")
-    assert Image.open(tmp_path / "shot-phone.png").width == 780
-    assert Image.open(tmp_path / "shot-desktop.png").width == 1280
+    for window, width in (("phone", 780), ("desktop", 1280)):
+        with Image.open(tmp_path / f"shot-{window}.png") as picture:
+            assert picture.width == width
 
 
 @pytest.mark.slow
