@@ -116,7 +116,8 @@ def test_it_says_what_was_trained_and_how_good_its_tokens_are(tmp_path):
     for words in (
         "Report of first", "trained on cifar10", "a soft codebook (DDCL)", "as 64 tokens",
         "out of 512", "10,000 test images", "step 1,234 of the training (best.pt)",
-        "PSNR of the tokens 23.9 dB", "bits per token 9", "codes used 75.0%", "tokens against soft code 1.250",
+        "PSNR of the tokens 23.9 dB", "bits per token 9", "codes used 75.0%",
+        "tokens against soft code 1.250",
         "MSE 0.00400 0.00500", "is the one that counts", "torch 2.9", "Mean of squares",
     ):  # fmt: skip
         assert words.replace(" ", "") in page.text.replace(" ", ""), words
