@@ -1,6 +1,6 @@
 """What is wrong with a trained codebook, and what to change: docs/doctor.md."""
 
-from .diagnose import diagnose, to_json
+from .examine import diagnose, to_json
 from .finding import Finding, format_findings, is_severe
 
 __all__ = ["Finding", "diagnose", "format_findings", "is_severe", "to_json"]

@@ -10,15 +10,14 @@ import math
 import torch
 from torch import Tensor
 
-from softvq.functional import largest_variance, latent_covariance
+from softvq.functional import largest_variance, latent_covariance, squared_distances
 from training.config import TrainConfig
 
 from .finding import Finding, lost_share_severity
 from .words import codes_of, listed
 
-# A prototype this close to another, of the upper quartile of all nearest-neighbour distances, is
-# its double: what lies between the two is a hundredth of a cell's squared width. The quartile, for
-# half of a codebook may be doubles.
+# A prototype this close to another, of the usual distance between neighbours, is its double: the
+# two differ by a hundredth of a cell's squared width.
 DOUBLE = 0.1
 # In sqrt(tr C) from the latents' mean: a prototype there never came back by gradient
 # (docs/doctor.md).
@@ -65,12 +64,34 @@ def neighbour_distances(codebook: Tensor) -> tuple[Tensor, Tensor]:
     size = len(codebook)
     parts = []
     for rows in torch.arange(size).split(max(1, CHUNK_ELEMENTS // size)):
-        # By differences: the shorter way by products loses the distance of doubles to rounding.
-        exact = "donot_use_mm_for_euclid_dist"
-        distance = torch.cdist(codebook[rows], codebook, compute_mode=exact)  # (R, K)
+        distance = squared_distances(codebook[rows], codebook)  # (R, K)
         distance[torch.arange(len(rows)), rows] = math.inf
-        parts.append(distance.min(dim=1))
-    return torch.cat([p.values for p in parts]), torch.cat([p.indices for p in parts])
+        parts.append(distance.argmin(dim=1))
+    other = torch.cat(parts)
+    # By differences: products lose the distance of doubles to rounding, though not who they are.
+    return (codebook - codebook[other]).norm(dim=1), other
+
+
+def usual_distance(codebook: Tensor) -> float:
+    """Median distance of neighbours, with doubles, and doubles of doubles, taken out.
+
+    Args:
+        codebook: (K, D), K at least 2.
+
+    Example:
+        >>> usual_distance(torch.tensor([[0.0], [0.01], [1.0], [1.01], [2.0], [2.01]])) > 0.9
+        True
+    """
+    usual = 0.0
+    for _ in range(4):
+        distance, other = neighbour_distances(codebook)
+        usual = max(usual, float(distance.median()))
+        number = torch.arange(len(codebook))
+        kept = (other[other] != number) | (other > number)  # one of each mutual pair
+        codebook = codebook[kept]
+        if len(codebook) < 3:
+            break
+    return usual
 
 
 def check_duplicates(codebook: Tensor, config: TrainConfig) -> Finding | None:
@@ -83,7 +104,7 @@ def check_duplicates(codebook: Tensor, config: TrainConfig) -> Finding | None:
     if len(codebook) < 4:
         return None
     distance, other = neighbour_distances(codebook)
-    usual = float(distance.quantile(0.75))
+    usual = usual_distance(codebook)
     double = (distance < DOUBLE * usual).nonzero().squeeze(1).tolist()
     if not double:
         return None

@@ -158,6 +158,6 @@ def check_unfinished(
     return Finding(
         "unfinished",
         "note",
-        f"The training stands at step {step} of {total}{cooling}.",
-        "Go on with python train.py --resume --out RUN before judging it.",
+        f"This is step {step} of {total}{cooling}.",
+        "If the run has stopped here, go on before judging it: train.py --resume --out RUN.",
     )

@@ -49,7 +49,8 @@ class NormMeasures(NamedTuple):
 
     Attributes:
         mean: (C,), of its output: 0 where its running mean is the data's.
-        variance: (C,), likewise: 1 where its running variance is.
+        variance: (C,), likewise, with the part that ``eps`` takes: 1 where its running variance is
+            the data's, and in a channel that is constant.
     """
 
     mean: Tensor
@@ -142,7 +143,7 @@ def measure(model: ImageTokenizer, images: Tensor, *, batch_size: int = 250) -> 
                 own.add(out, min(1.0, KEPT_LATENTS / (tokens * len(images))))
             errors["soft"] += _squared(recon.clamp(0, 1), batch)
             errors["mean"] += _squared(mean.to(batch), batch)
-        shifts = [NormMeasures(*_moments(*own)) for own in norms.values()]
+        shifts = [_norm_measures(norm, *own) for norm, own in norms.items()]
     if not tokenless:
         for part in images.split(batch_size):
             batch = to_float(part.to(device))
@@ -163,12 +164,12 @@ def _squared(recon: Tensor, images: Tensor) -> float:
 
 
 @contextmanager
-def _normalised(model: ImageTokenizer) -> Iterator[dict[nn.Module, list[Tensor]]]:
+def _normalised(model: ImageTokenizer) -> Iterator[dict[nn.BatchNorm2d, list[Tensor]]]:
     """Count, sum and sum of squares of each channel that leaves each normalisation."""
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
-    sums: dict[nn.Module, list[Tensor]] = {norm: [] for norm in norms}
+    sums: dict[nn.BatchNorm2d, list[Tensor]] = {norm: [] for norm in norms}
 
-    def add(norm: nn.Module, _: Any, output: Tensor) -> None:
+    def add(norm: nn.BatchNorm2d, _: Any, output: Tensor) -> None:
         values = output.detach().double().cpu().transpose(0, 1).flatten(1)  # (C, B h w)
         new = [torch.tensor(values.shape[1]), values.sum(dim=1), values.square().sum(dim=1)]
         old = sums[norm] or [torch.zeros(())] * 3
@@ -182,7 +183,11 @@ def _normalised(model: ImageTokenizer) -> Iterator[dict[nn.Module, list[Tensor]]
             hook.remove()
 
 
-def _moments(count: Tensor, total: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance from sums."""
+def _norm_measures(
+    norm: nn.BatchNorm2d, count: Tensor, total: Tensor, squares: Tensor
+) -> NormMeasures:
+    """Mean and variance from sums of the output."""
     mean = total / count
-    return mean, (squares / count - mean.square()).clamp_min(0)
+    variance = (squares / count - mean.square()).clamp_min(0)
+    assert norm.running_var is not None
+    return NormMeasures(mean, variance + norm.eps / (norm.running_var.double().cpu() + norm.eps))

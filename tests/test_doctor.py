@@ -1,0 +1,452 @@
+"""python -m eval doctor: runs made sick on purpose are diagnosed, healthy ones are not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from small_runs import checkpoint, run_small, snapshot, without_figures
+
+from eval.__main__ import main
+from eval.doctor import Finding, diagnose, examine, format_findings
+from eval.doctor.finding import CHECKS
+from training.checkpoint import save_checkpoint
+from training.config import TrainConfig
+from training.errors import UserError
+from training.run_log import RunLog
+
+State = dict[str, Any]
+
+# Small images, so that 64 steps take a second: long enough to reconstruct something.
+TRAINED: dict[str, Any] = {
+    "epochs": 4,
+    "image_size": 16,
+    "batch_size": 16,
+    "hidden_channels": 16,
+}
+HEALTHY: dict[str, dict[str, Any]] = {
+    "ddcl": {},
+    "paper": {"recipe": "paper"},
+    "vq-ema": {"quantizer": "vq-ema"},
+    "levels": {"levels": 2},
+    "vqvae2": {"architecture": "vqvae2"},
+    "none": {"quantizer": "none"},
+}
+LONGER: dict[str, dict[str, Any]] = {
+    "pyramid": {"levels": 2, "level_pool": "2,1", "quantizer": "vq-ema", "level_dropout": 0.2},
+    "vqp-ema": {"quantizer": "vqp-ema"},
+    "simvq": {"quantizer": "simvq"},
+    "vqvae2": {"architecture": "vqvae2", "quantizer": "vq-ema", "level_dropout": 0.2},
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Callable[..., Path]:
+    """Runs by their options, each trained once."""
+    root, made = tmp_path_factory.mktemp("runs"), {}
+
+    def run(**options: Any) -> Path:
+        key = repr(sorted(options.items()))
+        if key not in made:
+            with pytest.MonkeyPatch.context() as patch:
+                without_figures(patch)
+                patch.setattr(RunLog, "write_pictures", lambda *args: None, raising=False)
+                made[key] = run_small(root / str(len(made)), **(TRAINED | options))
+        return made[key]
+
+    return run
+
+
+def look(run: Path, images: int = 256) -> dict[tuple[str, int | None], Finding]:
+    """Findings by name and level; whatever is found must be fit to be shown."""
+    findings = diagnose(run, device="cpu", images=images)
+    options = {"--" + spec.name.replace("_", "-") for spec in fields(TrainConfig)}
+    for finding in findings:
+        assert finding.name in dict(CHECKS)
+        assert re.search(r"\d", finding.evidence)
+        assert finding.evidence.endswith(".")
+        assert finding.advice.endswith(".")
+        named = set(re.findall(r"--[a-z][a-z-]*", finding.advice))
+        assert named <= options | {"--resume"}, named - options
+        check_values(finding.advice)
+        assert not re.search(r"\bnan\b|\binf\b", finding.evidence), finding
+    found = {(f.name, f.level): f for f in findings}
+    assert len(found) == len(findings)
+    order = [("severe", "warning", "note").index(f.severity) for f in findings]
+    assert order == sorted(order)
+    return found
+
+
+def check_values(advice: str) -> None:
+    """The values that an advice gives are ones that train.py takes."""
+    kinds = {spec.name.replace("_", "-"): str(spec.type) for spec in fields(TrainConfig)}
+    for name, text in re.findall(r"--([a-z][a-z-]*) ([\w.,-]+)", advice):
+        kind = kinds.get(name, "str").removesuffix(" | None")
+        if kind in ("int", "float") and re.fullmatch(r"[\d.,e-]+", text):
+            number = (int if kind == "int" else float)(text.rstrip(".,"))
+            mode = {"temperature_mode": "critical"} if "temperature" in name else {}
+            TrainConfig(**{name.replace("-", "_"): number}, **mode)
+
+
+def severe(found: dict[tuple[str, int | None], Finding]) -> set[str]:
+    return {f.name for f in found.values() if f.severity == "severe"}
+
+
+def edited(run: Path, folder: Path, edit: Callable[[State], object]) -> Path:
+    """A copy of a run's best checkpoint, edited."""
+    state = checkpoint(run, "best.pt")
+    edit(state)
+    path = folder / "edited.pt"
+    save_checkpoint(path, {key: value for key, value in state.items() if key != "format"})
+    return path
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_run_has_no_severe_finding(runs, name):
+    assert severe(look(runs(**HEALTHY[name]))) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LONGER)
+def test_healthy_runs_of_other_kinds_have_no_severe_finding(runs, name):
+    assert severe(look(runs(**LONGER[name], epochs=8))) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantizer", ["fsq", "lfq"])
+def test_a_lattice_is_not_judged_by_where_its_codes_lie(runs, quantizer):
+    found = look(runs(quantizer=quantizer, epochs=2))
+    assert not {"collapsed", "near-collapse", "duplicates", "far-codes", "epsilon"} & {
+        name for name, _ in found
+    }
+    assert ("dead-gradient", None) not in found
+
+
+def test_a_temperature_above_the_critical_one(runs):
+    hot = {"temperature_mode": "critical", "temperature_start": 1.2, "temperature_end": 1.2}
+    found = look(runs(**hot))
+    assert severe(found) == {"collapsed"}
+    finding = found["collapsed", None]
+    assert re.search(r"T is 1\.[12]\d* of the critical", finding.evidence)
+    assert "since epoch 1" in finding.evidence
+    assert "--temperature-start 0.02 --temperature-end 0.002" in finding.advice
+    # What follows from it is not said again.
+    assert not {"too-soft", "duplicates", "dead-gradient"} & {name for name, _ in found}
+
+
+def test_a_temperature_near_the_critical_one(runs):
+    warm = {"temperature_mode": "critical", "temperature_start": 0.9, "temperature_end": 0.9}
+    finding = look(runs(**warm))["near-collapse", None]
+    assert finding.severity == "warning"
+
+
+def test_a_codebook_that_ends_soft(runs):
+    found = look(runs(recipe="paper", temperature_start=6.0, temperature_end=6.0, epochs=2))
+    finding = found["too-soft", None]
+    assert re.search(r"ended at [56]\.\d\d codes per token", finding.evidence)
+    assert "--temperature-end 1.3" in finding.advice
+
+
+@pytest.mark.parametrize(("epsilon", "word"), [(1.0, "outruns"), (0.001, "a step of Adam")])
+def test_epsilon_far_off(runs, epsilon, word):
+    finding = look(runs(recipe="paper", epsilon=epsilon, epochs=1))["epsilon", None]
+    assert finding.severity == "severe"
+    assert word in finding.evidence
+    assert "--epsilon 0.03" in finding.advice
+
+
+def test_latents_without_normalisation_and_a_constant_temperature(runs):
+    free = {
+        "normalize_latents": False,
+        "recipe": "paper",
+        "temperature_mode": "constant",
+        "epochs": 1,
+    }
+    finding = look(runs(**free, temperature_start=1.0))["free-scale", None]
+    assert finding.severity == "severe"
+    assert "--normalize-latents --temperature-mode codes" in finding.advice
+    followed = look(runs(normalize_latents=False, epochs=1))["free-scale", None]
+    assert followed.severity == "warning"
+
+
+def test_more_codes_than_the_data_can_place(runs):
+    run = runs(codebook_size=512, limit_train=64, epochs=1)
+    found = look(run)
+    assert found["too-many-codes", None].severity == "severe"
+    assert "1,024 tokens for 512 codes, 2.0 each" in found["too-many-codes", None].evidence
+    # Chance alone leaves codes without a token.
+    assert ("starved-codes", None) not in found
+
+
+def test_a_textbook_codebook_that_died(runs):
+    found = look(runs(quantizer="vq", codebook_size=256, epochs=4))
+    assert found["never-recovered", None].severity == "severe"
+    assert "--quantizer vq-ema" in found["never-recovered", None].advice
+    assert ("starved-codes", None) not in found
+
+
+def test_a_gradient_that_a_cold_softmax_stops(runs):
+    cold = {
+        "recipe": "paper",
+        "temperature_mode": "constant",
+        "temperature_start": 1e-6,
+        "epochs": 1,
+    }
+    finding = look(runs(**cold))["dead-gradient", None]
+    assert finding.severity == "severe"
+    assert "--recipe tokens" in finding.advice
+    assert ("dead-gradient", None) not in look(runs(recipe="paper"))
+
+
+def duplicate(state: State, count: int) -> None:
+    prototypes = state["model"]["codebook.codebook"]
+    prototypes[-count:] = prototypes[:count] + 1e-4
+
+
+@pytest.mark.parametrize(("count", "severity"), [(1, "warning"), (8, "severe")])
+def test_duplicated_prototypes(runs, tmp_path, count, severity):
+    run = edited(runs(quantizer="vq-ema"), tmp_path, lambda state: duplicate(state, count))
+    finding = look(run)["duplicates", None]
+    assert finding.severity == severity
+    assert f"{count} of 16 codes" in finding.evidence
+
+
+@pytest.mark.parametrize(("count", "severity"), [(2, "warning"), (6, "severe")])
+def test_prototypes_outside_of_the_latents(runs, tmp_path, count, severity):
+    def edit(state: State) -> None:
+        state["model"]["codebook.codebook"][:count] += 100.0
+
+    finding = look(edited(runs(quantizer="vq-ema"), tmp_path, edit))["far-codes", None]
+    assert finding.severity == severity
+    assert f"{count} of 16 codes" in finding.evidence
+
+
+@pytest.mark.parametrize(("dead", "severity"), [([3], "warning"), (range(6), "severe")])
+def test_starved_codes_which_and_since_when(runs, tmp_path, dead, severity):
+    def edit(state: State) -> None:
+        history = torch.full((4, 16), 1000)
+        history[2:, list(dead)] = 0
+        state["trackers"][0]["history"] = history
+
+    finding = look(edited(runs(), tmp_path, edit))["starved-codes", None]
+    assert finding.severity == severity
+    assert "training epoch 4" in finding.evidence
+    assert "since epoch 3" in finding.evidence
+    assert ", ".join(map(str, dead)) in finding.evidence
+
+
+def test_codes_used_very_unevenly(runs, tmp_path):
+    def edit(state: State) -> None:
+        history = torch.full((4, 16), 10)
+        history[:, 0] = 16_000
+        state["trackers"][0]["history"] = history
+
+    finding = look(edited(runs(), tmp_path, edit))["low-perplexity", None]
+    assert finding.severity == "severe"
+    assert "--usage-weight 0.05" in finding.advice
+
+
+def test_latents_along_one_line(runs, tmp_path):
+    def edit(state: State) -> None:
+        name = [n for n in state["model"] if re.fullmatch(r"encoder\.\d+\.weight", n)][-1]
+        state["model"][name][1:] = state["model"][name][:1]
+        for statistic in ("running_mean", "running_var"):
+            value = state["model"][f"normalize.{statistic}"]
+            value[1:] = value[0]
+
+    assert ("low-dimension", None) not in look(runs(quantizer="vq-ema"))
+    finding = look(edited(runs(quantizer="vq-ema"), tmp_path, edit))["low-dimension", None]
+    assert finding.severity == "warning"
+    assert "1.0 of D = 8" in finding.evidence
+
+
+def shift_mean(state: State, deviations: float) -> None:
+    norm = {name: state["model"][f"normalize.{name}"] for name in ("running_mean", "running_var")}
+    norm["running_mean"] += deviations * norm["running_var"].sqrt()
+
+
+@pytest.mark.parametrize(
+    ("edit", "severity"),
+    [
+        (lambda state: shift_mean(state, 0.6), "warning"),
+        (lambda state: shift_mean(state, -3.0), "severe"),
+        (lambda state: state["model"]["normalize.running_var"].mul_(2), "warning"),
+        (lambda state: state["model"]["normalize.running_var"].div_(6), "severe"),
+    ],
+)
+def test_running_statistics_that_are_not_the_datas(runs, tmp_path, edit, severity):
+    assert ("norm-statistics", None) not in look(runs(quantizer="vq-ema"))
+    finding = look(edited(runs(quantizer="vq-ema"), tmp_path, edit))["norm-statistics", None]
+    assert finding.severity == severity
+    assert "model.calibrate" in finding.advice
+
+
+def test_a_running_covariance_that_is_not_the_latents(runs, tmp_path):
+    def edit(state: State) -> None:
+        state["model"]["codebook.covariance"] *= 5
+
+    finding = look(edited(runs(), tmp_path, edit))["stale-covariance", None]
+    assert finding.severity == "warning"
+    assert re.search(r"factor of [45]\.\d", finding.evidence)
+
+
+@pytest.mark.parametrize("quantizer", ["ddcl", "vq-ema"])
+def test_a_running_usage_that_is_not_the_latents(runs, tmp_path, quantizer):
+    name = {"ddcl": "running_usage", "vq-ema": "cluster_size"}[quantizer]
+
+    def edit(state: State) -> None:
+        usage = state["model"][f"codebook.{name}"]
+        usage.zero_()
+        usage[5] = 1
+        state["model"]["codebook.steps"].fill_(10_000)
+
+    found = look(edited(runs(quantizer=quantizer), tmp_path, edit))
+    assert found["stale-usage", None].severity == "warning"
+
+
+def test_a_model_that_knows_less_than_the_mean_image(runs, tmp_path):
+    def edit(state: State) -> None:
+        names = [name for name in state["model"] if re.fullmatch(r"decoder\.\d+\.bias", name)]
+        state["model"][names[-1]] += 4.0
+
+    found = look(edited(runs(quantizer="none"), tmp_path, edit))
+    assert severe(found) == {"worse-than-mean"}
+
+
+def test_weights_that_are_not_finite_are_all_that_is_said(runs, tmp_path):
+    def edit(state: State) -> None:
+        state["model"]["codebook.codebook"][3, 1] = float("nan")
+
+    found = look(edited(runs(), tmp_path, edit))
+    assert set(found) == {("non-finite", None)}
+    assert "codebook.codebook" in found["non-finite", None].evidence
+
+
+def test_a_training_that_was_cut_off_is_noted(runs, tmp_path):
+    def edit(state: State) -> None:
+        state["config"]["epochs"] = 9
+        state["model_config"]["temperature_steps"] = 65
+
+    finding = look(edited(runs(), tmp_path, edit))["unfinished", None]
+    assert finding.severity == "note"
+    assert "of 144" in finding.evidence
+    assert "1.05 codes per token at step 65" in finding.evidence
+    assert "--resume" in finding.advice
+
+
+def test_a_run_that_ended_worse_than_it_was(runs, tmp_path):
+    source = runs()
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("best.pt", "last.pt"):
+        (folder / name).write_bytes((source / name).read_bytes())
+    lines = [json.loads(line) for line in (source / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["epoch"] == 4 and line["split"] == "val":
+            line["mse_argmax"] *= 3
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    finding = look(folder)["got-worse", None]
+    assert finding.severity == "warning"
+    assert "after epoch 4" in finding.evidence
+    # A checkpoint of another name is not of the log that lies beside it.
+    (folder / "lone.pt").write_bytes((source / "best.pt").read_bytes())
+    assert ("got-worse", None) not in look(folder / "lone.pt")
+
+
+def test_findings_name_the_level(runs, tmp_path):
+    def edit(state: State) -> None:
+        prototypes = state["model"]["codebook.levels.1.codebook"]
+        prototypes[1] = prototypes[0] + 1e-4
+        prototypes[2] = 100
+
+    found = look(edited(runs(**HEALTHY["levels"]), tmp_path, edit))
+    assert {level for (name, level) in found if name in ("duplicates", "far-codes")} == {2}
+
+    def disturb(state: State) -> None:
+        state["model"]["normalize_bottom.running_mean"] += 30
+
+    found = look(edited(runs(**HEALTHY["vqvae2"]), tmp_path, disturb))
+    assert {level for name, level in found if name == "norm-statistics"} == {2}
+
+
+def test_the_test_split_is_not_looked_at(runs, monkeypatch):
+    real = examine.splits_of
+
+    def without_test(*args: Any, **options: Any) -> Any:
+        splits = real(*args, **options)
+        splits.test.fill_(255)
+        return splits
+
+    expected = look(runs())
+    monkeypatch.setattr(examine, "splits_of", without_test)
+    assert look(runs()) == expected
+
+
+def doctor(*words: object) -> Result:
+    return CliRunner().invoke(main, ["doctor", *(str(word) for word in words)])
+
+
+def test_the_exit_status_and_the_file_say_whether_it_is_severe(runs, tmp_path):
+    well, file = runs(), tmp_path / "out" / "findings.json"
+    result = doctor(well, "--images", 64, "--device", "cpu", "--json", file)
+    assert result.exit_code == 0, result.output
+    findings = diagnose(well, device="cpu", images=64)
+    assert result.stdout == f"{format_findings(findings)}\nwritten to {file}\n"
+    assert json.loads(file.read_text()) == {"findings": [f._asdict() for f in findings]}
+    sick = edited(runs(quantizer="vq-ema"), tmp_path, lambda state: duplicate(state, 8))
+    result = doctor(sick, "--images", 64)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("SEVERE duplicates\n")
+
+
+def test_a_lone_checkpoint_is_enough_anywhere(runs, tmp_path, monkeypatch):
+    lone = tmp_path / "model.pt"
+    lone.write_bytes((runs() / "best.pt").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    found, expected = look(Path("model.pt")), look(runs())
+    # That the run went on after its best epoch is what its log alone knows.
+    found.pop(("unfinished", None), None)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["{}/nowhere"], "nowhere does not exist"),
+        (["{}"], "holds no best.pt or last.pt"),
+        (["{}/cut.pt"], "cut.pt cannot be read as a checkpoint"),
+        (["{}/good.pt", "--device", "toaster"], "device 'toaster' cannot be used here"),
+        (["{}/good.pt", "--images", "1"], "'--images'"),
+        (["{}/good.pt", "--json", "{}/good.pt/x"], "good.pt"),
+    ],
+)
+def test_wrong_calls_have_status_2_and_one_line(runs, tmp_path, words, message):
+    good = (runs() / "best.pt").read_bytes()
+    (tmp_path / "good.pt").write_bytes(good)
+    (tmp_path / "cut.pt").write_bytes(good[:5000])
+    before = snapshot(tmp_path)
+    result = doctor(*(word.replace("{}", str(tmp_path)) for word in words))
+    assert result.exit_code == 2
+    errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert snapshot(tmp_path) == before
+
+
+def test_too_few_images_are_an_error_to_callers_too(runs):
+    with pytest.raises(UserError, match="at least 2"):
+        diagnose(runs(), images=1)
+
+
+def test_nothing_wrong_says_what_was_checked():
+    text = format_findings([])
+    assert text.startswith("nothing is wrong. Checked")
+    for _, what in CHECKS:
+        assert what in " ".join(text.split())

@@ -1,0 +1,451 @@
+"""The doctor's checks as pure functions: what they measure, and both sides of each threshold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial import cKDTree
+
+from eval.doctor import geometry, learning, state, temperature, usage
+from eval.doctor.finding import Finding, format_findings, sorted_findings
+from eval.doctor.gradient import GradientFlow, gradient_flow
+from eval.doctor.measure import measure
+from models import build_model
+from softvq import DDCLCodebook, DDCLEMCodebook
+from softvq.functional import assignment, largest_variance, latent_covariance
+from training.config import TrainConfig
+
+DDCL, PAPER = TrainConfig(), TrainConfig(recipe="paper")
+VQ, EMA = TrainConfig(quantizer="vq"), TrainConfig(quantizer="vq-ema")
+
+
+def severity(finding: Finding | None) -> str | None:
+    return finding and finding.severity
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("kind", [DDCLCodebook, DDCLEMCodebook])
+@pytest.mark.parametrize("weight", [0.5, 1.0, 2.0])
+def test_the_critical_factor_is_the_codebooks(kind, weight):
+    level = kind(4, 8, variance_weight=weight)
+    level.initialize(normal(200, 4))
+    factor = float(level.critical_temperature / largest_variance(level.covariance))
+    assert temperature.critical_factor(level) == pytest.approx(factor)
+
+
+@given(st.integers(2, 40), st.integers(1, 6), st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_neighbours_are_those_of_a_tree(size, dim, seed):
+    points = normal(size, dim, seed=seed)
+    distance, other = geometry.neighbour_distances(points)
+    expected, who = cKDTree(points.numpy()).query(points.numpy(), k=2)
+    np.testing.assert_allclose(distance.numpy(), expected[:, 1], rtol=1e-4)
+    assert (other.numpy() == who[:, 1]).mean() == 1
+
+
+@given(st.integers(1, 5), st.integers(1, 7), st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_dead_since_by_going_through_the_epochs(epochs, size, seed):
+    generator = torch.Generator().manual_seed(seed)
+    history = torch.randint(0, 2, (epochs, size), generator=generator)
+    expected = []
+    for code in range(size):
+        epoch = epochs
+        while epoch > 0 and history[epoch - 1, code] == 0:
+            epoch -= 1
+        expected.append(0 if epoch == epochs else epoch + 1)
+    assert usage.dead_since(history).tolist() == expected
+
+
+def test_participation_ratio_and_separation_by_hand():
+    eigenvalues = np.array([3.0, 2.0, 0.5, 0.0])
+    turn = np.linalg.qr(normal(4, 4).numpy())[0]
+    covariance = torch.from_numpy(turn @ np.diag(eigenvalues) @ turn.T)
+    expected = eigenvalues.sum() ** 2 / (eigenvalues**2).sum()
+    assert geometry.participation_ratio(covariance) == pytest.approx(expected)
+    prototypes, latents = normal(7, 3).double(), normal(99, 3, seed=1).double() * 2
+    spread = ((prototypes - prototypes.mean(0)) ** 2).sum(1).mean().item()
+    largest = np.linalg.eigvalsh(np.cov(latents.numpy().T, bias=True))[-1]
+    measured = geometry.separation(prototypes, latents)
+    assert measured == pytest.approx(math.sqrt(spread / largest), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "separation", "name"),
+    [
+        (0.02, 1.3, None), (0.74, 0.51, None), (None, 0.51, None),
+        (0.76, 1.0, "near-collapse"), (0.02, 0.49, "near-collapse"), (None, 0.3, "near-collapse"),
+        (1.0, 1.0, "collapsed"), (0.5, 0.14, "collapsed"), (None, 0.0, "collapsed"),
+    ],
+)  # fmt: skip
+def test_collapse(ratio, separation, name):
+    finding = temperature.check_collapse(ratio, separation, DDCL)
+    assert (finding and finding.name) == name
+    assert severity(finding) == {"collapsed": "severe", "near-collapse": "warning"}.get(name)
+
+
+@pytest.mark.parametrize("mode", ["codes", "critical", "constant"])
+def test_advice_against_collapse_is_of_the_mode(mode):
+    config = TrainConfig(temperature_mode=mode, temperature_start=2.0, normalize_latents=False)
+    finding = temperature.check_collapse(2.0, 0.0, config, since=3)
+    assert "since epoch 3" in finding.evidence
+    assert "--normalize-latents" in finding.advice
+    assert ("--temperature-mode codes" in finding.advice) == (mode == "constant")
+
+
+@pytest.mark.parametrize(
+    ("codes", "share", "ratio", "ended", "expected"),
+    [
+        (1.05, 0.02, 1.004, True, None), (1.3, 0.13, 1.024, True, None),
+        (3.0, 0.4, 1.2, False, None),  # still cooling
+        (3.0, 0.4, 1.2, True, "warning"), (2.0, 0.6, 1.0, True, "warning"),
+        (9.0, 0.8, 1.6, True, "severe"),
+        (1.0, 0.0, 1.6, True, None),  # hard: something else is wrong
+    ],
+)  # fmt: skip
+def test_softness(codes, share, ratio, ended, expected):
+    finding = temperature.check_too_soft(codes, share, ratio, ended, DDCL)
+    assert severity(finding) == expected
+
+
+def test_advice_against_softness_goes_below_what_there_was():
+    hot = TrainConfig(temperature_end=4.0)
+    cold = TrainConfig(recipe="paper", temperature_end=1.2)
+    assert "--temperature-end 1.05," in temperature.check_too_soft(4, 0.7, 1.2, True, hot).advice
+    assert "--temperature-end 1.1," in temperature.check_too_soft(1.5, 0.7, 1.2, True, cold).advice
+
+
+@pytest.mark.parametrize(
+    ("mode", "ratio", "expected"),
+    [("codes", 0.9, "warning"), ("constant", 0.5, "warning"), ("constant", 0.8, "severe")],
+)
+def test_free_scale(mode, ratio, expected):
+    config = TrainConfig(temperature_mode=mode, temperature_start=2.0, normalize_latents=False)
+    assert severity(temperature.check_free_scale(ratio, 0.3, config)) == expected
+    assert temperature.check_free_scale(ratio, 0.3, DDCL) is None
+    hard = TrainConfig(quantizer="vq-ema", normalize_latents=False)
+    assert temperature.check_free_scale(ratio, 0.3, hard) is None
+
+
+def test_starvation_beyond_what_chance_explains():
+    # 3 tokens a code, evenly: exp(-3) = 5 % have none by chance.
+    drawn = torch.from_numpy(np.random.default_rng(0).multinomial(3000, [1e-3] * 1000))
+    assert 30 < int((drawn == 0).sum()) < 70
+    assert usage.check_starved_codes(drawn[None], "an epoch", EMA) is None
+    many = torch.full((1, 1000), 100)
+    many[0, :10] = 0
+    assert usage.check_starved_codes(many, "an epoch", EMA) is None  # one percent
+    many[0, :11] = 0
+    assert severity(usage.check_starved_codes(many, "an epoch", EMA)) == "warning"
+    many[0, :250] = 0
+    finding = usage.check_starved_codes(many, "an epoch", EMA)
+    assert finding.severity == "severe"
+    assert "0, 1, 2, 3, 4, 5, 6, 7 and 242 more" in finding.evidence
+    assert "--restart-threshold 0.2" in finding.advice
+
+
+def test_starvation_says_since_when():
+    history = torch.ones(5, 10, dtype=torch.int64) * 900
+    history[:, 1] = 0
+    history[3:, 2] = 0
+    history[2:4, 4] = 0  # came back
+    finding = usage.check_starved_codes(history, "training epoch 5", DDCL)
+    assert "1 of them in no epoch, the others since epoch 4: 1, 2." in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("used", "expected"),
+    [
+        ([0.7, 0.2, 0.1, 0.1], "severe"),  # textbook
+        ([0.1, 0.1, 0.1], "severe"),
+        ([0.1, 0.1, 0.3], None),  # on its way
+        ([0.1, 0.6, 0.2], None),  # starved, not "never recovered"
+        ([0.1, 0.1], None),  # too early to say
+    ],
+)
+def test_never_recovered(used, expected):
+    history = torch.zeros(len(used), 100, dtype=torch.int64)
+    for row, share in zip(history, used, strict=True):
+        row[: round(share * 100)] = 50
+    assert severity(usage.check_never_recovered(history, VQ)) == expected
+    assert usage.check_never_recovered(history, DDCL) is None
+
+
+@pytest.mark.parametrize(
+    ("used", "expected"), [(64, None), (33, None), (32, "warning"), (9, "warning"), (8, "severe")]
+)
+def test_perplexity(used, expected):
+    counts = torch.zeros(64)
+    counts[:used] = 1000
+    assert severity(usage.check_low_perplexity(counts, "an epoch", DDCL)) == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"), [(3900, None), (3899, "warning"), (400, "warning"), (399, "severe")]
+)
+def test_tokens_per_code(tokens, expected):
+    finding = usage.check_too_many_codes(tokens, 100)
+    assert severity(finding) == expected
+    if finding:
+        size = int(finding.advice.split("--codebook-size ")[1].split(",")[0])
+        assert usage.check_too_many_codes(tokens, size) is None
+
+
+@pytest.mark.parametrize("copies", [2, 3, 4])
+def test_doubles_are_found_even_where_all_codes_have_some(copies):
+    codebook = normal(128, 16)
+    assert geometry.check_duplicates(codebook, EMA) is None
+    doubled = codebook.repeat(copies, 1) + 1e-4 * normal(128 * copies, 16, seed=1)
+    finding = geometry.check_duplicates(doubled, EMA)
+    assert finding.severity == "severe"
+    distance, _ = geometry.neighbour_distances(codebook)
+    assert geometry.usual_distance(doubled) >= 0.9 * float(distance.median())
+
+
+def test_doubles_are_named():
+    codebook = normal(64, 8)
+    codebook[40] = codebook[7] + 1e-5
+    finding = geometry.check_duplicates(codebook, EMA)
+    assert finding.severity == "warning"
+    assert "1 of 64 codes (1.6 %)" in finding.evidence
+    assert "closest are 7 and 40" in finding.evidence
+
+
+def test_codes_beyond_all_latents():
+    latents = normal(4000, 8)
+    codebook = latents[:64].clone()
+    assert geometry.check_far_codes(codebook, latents, DDCL) is None
+    codebook[3] *= 1.9 * math.sqrt(8) / codebook[3].norm()  # inside of 2 sqrt(tr C)
+    assert geometry.check_far_codes(codebook, latents, DDCL) is None
+    codebook[3] *= 1.2
+    assert severity(geometry.check_far_codes(codebook, latents, DDCL)) == "warning"
+    codebook[:20] = codebook[3]
+    assert severity(geometry.check_far_codes(codebook, latents, DDCL)) == "severe"
+    latents[5] *= 20 / latents[5].norm()  # a latent farther out still
+    assert geometry.check_far_codes(codebook, latents, DDCL) is None
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(1, "warning"), (2, "note"), (6, None)])
+def test_dimension_of_the_latents(rank, expected):
+    turn = torch.linalg.qr(normal(128, rank)).Q
+    latents = normal(3000, rank, seed=1) @ turn.mT
+    finding = geometry.check_low_dimension(latents, DDCL)
+    assert severity(finding) == expected
+    if finding:
+        size = int(finding.advice.split("--codebook-dim ")[1].strip("."))
+        assert rank <= size <= 4 * rank
+
+
+@pytest.mark.parametrize(
+    ("shift", "factor", "expected"),
+    [
+        (0.1, 1.1, None), (0.24, 1.49, None), (0.26, 1.0, "warning"), (0.0, 1.6, "warning"),
+        (0.0, 1 / 1.6, "warning"), (1.1, 1.0, "severe"), (0.0, 4.1, "severe"),
+    ],
+)  # fmt: skip
+def test_norm_statistics(shift, factor, expected):
+    mean, variance = torch.full((6,), shift), torch.full((6,), factor)
+    assert severity(state.check_norm_statistics(mean, variance)) == expected
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"), [(1.9, None), (1 / 1.9, None), (2.1, "warning"), (0.4, "warning")]
+)
+def test_stale_covariance(factor, expected):
+    latents = normal(500, 4)
+    tracked = latent_covariance(latents) * factor
+    assert severity(state.check_stale_covariance(tracked, latents)) == expected
+
+
+def test_stale_usage_beyond_the_noise_of_the_sample():
+    drawn = np.random.default_rng(0).multinomial(1000, [1e-3] * 1000) / 1000
+    even = torch.full((1000,), 7.0)
+    # One draw a code: a third of them is missed, though the usage is right.
+    assert state.check_stale_usage(even, torch.from_numpy(drawn), 1000) is None
+    moved = torch.zeros(1000, dtype=torch.float64)
+    moved[:100] = 0.01
+    assert severity(state.check_stale_usage(even, moved, 10**6)) == "warning"
+
+
+def test_weights_that_are_not_finite():
+    weights = {"a": torch.zeros(3), "b": torch.tensor([1.0, math.inf]), "c": torch.arange(3)}
+    assert state.check_non_finite({"a": weights["a"], "c": weights["c"]}) is None
+    finding = state.check_non_finite(weights)
+    assert finding.severity == "severe"
+    assert "1 values in 1 of 3 tensors are NaN or infinite: b." in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("ratio", "silent", "expected"),
+    [
+        (1.0, 0.0, None), (2.0, 0.34, None), (0.06, 0.5, None), (0.04, 0.5, "warning"),
+        (1.0, 0.91, "warning"), (0.009, 0.5, "severe"), (1.0, 0.995, "severe"),
+    ],
+)  # fmt: skip
+def test_dead_gradient(ratio, silent, expected):
+    finding = learning.check_dead_gradient(GradientFlow(ratio, silent), PAPER)
+    assert severity(finding) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "scale", "expected"),
+    [
+        (PAPER, 1.0, None), (TrainConfig(recipe="paper", epsilon=0.1), 1.0, None),
+        (TrainConfig(recipe="paper", epsilon=0.5), 1.0, "warning"),
+        (TrainConfig(recipe="paper", epsilon=1.0), 1.0, "severe"),
+        (TrainConfig(recipe="paper", epsilon=0.005), 1.0, "warning"),
+        (TrainConfig(recipe="paper", epsilon=0.001), 1.0, "severe"),
+        (PAPER, 0.05, "severe"),  # the same rate, on small latents
+        (VQ, 1.0, None), (TrainConfig(quantizer="vq", epsilon=3.0), 1.0, "warning"),
+        (DDCL, 1.0, None), (EMA, 1.0, None),
+    ],
+)  # fmt: skip
+def test_epsilon(config, scale, expected):
+    assert severity(learning.check_epsilon(scale, config)) == expected
+
+
+def test_errors_against_the_mean_image():
+    check = learning.check_worse_than_mean
+    assert check(0.01, 0.06, "the tokens") is None
+    assert severity(check(0.04, 0.06, "the tokens")) == "warning"
+    assert severity(check(0.07, 0.06, "the tokens")) == "severe"
+    assert check(0.0, 0.0, "the tokens") is None  # images of one colour
+
+
+def test_a_run_that_got_worse():
+    def lines(*errors: float, key: str = "mse_argmax") -> list[dict[str, object]]:
+        none = {"mse_argmax": None} if key == "mse_soft" else {}
+        return [
+            {"split": "val", "epoch": n, key: error, **none}
+            for n, error in enumerate(errors, start=1)
+        ] + [{"split": "test", "epoch": 9, "mse_argmax": 99.0}]
+
+    assert learning.check_got_worse([]) is None
+    assert learning.check_got_worse(lines(0.3)) is None
+    assert learning.check_got_worse(lines(0.3, 0.1, 0.109)) is None
+    finding = learning.check_got_worse(lines(0.3, 0.1, 0.12))
+    assert finding.severity == "warning"
+    assert "after epoch 2 and 0.12000 after epoch 3" in finding.evidence
+    assert learning.check_got_worse(lines(0.1, 0.2, key="mse_soft")) is not None
+
+
+def test_unfinished():
+    assert learning.check_unfinished(9, 9, 8, "1.05") is None
+    late = learning.check_unfinished(8, 9, 7, "1.05").evidence
+    assert "temperature" not in late
+    assert "temperature" in learning.check_unfinished(5, 9, 7, "1.05").evidence
+
+
+def tiny(**options: object) -> torch.nn.Module:
+    torch.manual_seed(0)
+    small = {"hidden_channels": 32, "residual_channels": 4, "codebook_size": 8, "codebook_dim": 4}
+    return build_model(small | options).eval()
+
+
+def test_the_flow_through_a_soft_code_is_its_jacobian():
+    """Its closed form: 2 / T times the covariance of the prototypes under q."""
+    model = tiny(quantizer="ddcl", temperature_mode="constant", temperature_start=0.7)
+    images = torch.rand(3, 3, 16, 16)
+    with torch.no_grad():
+        z = model.encode(images)
+        code = model.codebook(z).quantized
+    code = code.requires_grad_()
+    loss = torch.nn.functional.mse_loss(model.decode(code), images)
+    (g,) = torch.autograd.grad(loss, code)
+    g, flat = (t.detach().movedim(1, -1).reshape(-1, 4).double() for t in (g, z))
+    prototypes = model.codebook.codebook.detach().double()
+    q = assignment(flat, prototypes, 0.7)  # (N, K)
+    mean = q @ prototypes
+    second = torch.einsum("nk,kd,ke->nde", q, prototypes, prototypes)
+    jacobian = (second - mean[:, :, None] * mean[:, None, :]) * 2 / 0.7
+    at_latents = torch.einsum("nde,ne->nd", jacobian, g)
+    (flow,) = gradient_flow(model, images)
+    assert flow.ratio == pytest.approx(float(at_latents.norm() / g.norm()), rel=1e-3)
+    silent = (at_latents.norm(dim=1) < 0.01 * g.norm(dim=1)).double().mean()
+    assert flow.silent == pytest.approx(float(silent))
+
+
+@pytest.mark.parametrize("quantizer", ["ddcl-em", "vq", "vq-ema", "vqp-ema", "simvq", "fsq", "lfq"])
+def test_straight_through_codebooks_let_the_gradient_pass(quantizer):
+    model = tiny(quantizer=quantizer)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    (flow,) = gradient_flow(model, torch.rand(2, 3, 16, 16))
+    assert flow.silent < 0.5
+    if quantizer not in ("fsq", "lfq"):  # these have projections around the code
+        assert flow.ratio == pytest.approx(1.0, rel=1e-4)
+    after = model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("levels", [{"level_pools": [2, 1]}, {"architecture": "vqvae2"}])
+@pytest.mark.parametrize("quantizer", ["ddcl", "ddcl-em", "vq-ema"])
+def test_flows_of_several_levels(levels, quantizer):
+    flows = gradient_flow(tiny(quantizer=quantizer, **levels), torch.rand(2, 3, 16, 16))
+    assert len(flows) == (1 if "level_pools" in levels else 2)
+    assert all(math.isfinite(flow.ratio) and flow.ratio > 0 for flow in flows)
+
+
+def test_what_is_measured_by_hand():
+    model = tiny(quantizer="ddcl")
+    images = torch.randint(0, 256, (7, 3, 16, 16), dtype=torch.uint8)
+    measured = measure(model, images, batch_size=3)
+    batch = images.float() / 255
+    with torch.no_grad():
+        out = model(batch)
+        errors = {
+            "soft": (out.recon.clamp(0, 1) - batch).square().mean(),
+            "argmax": (model.reconstruct(batch, "argmax") - batch).square().mean(),
+            "mean": (batch.mean(0) - batch).square().mean(),
+        }
+    for name, error in errors.items():
+        assert getattr(measured, f"mse_{name}") == pytest.approx(float(error), rel=1e-5)
+    (level,) = measured.levels
+    assert measured.tokens_per_image == [16]
+    assert torch.equal(level.counts, torch.bincount(out.code.indices.flatten(), minlength=8))
+    torch.testing.assert_close(level.usage.float(), out.code.usage)
+    assert level.loss_q == pytest.approx(float(out.code.losses["loss_q"]), rel=1e-5)
+    assert level.codes_per_token == pytest.approx(float(out.code.codes_per_token), rel=1e-5)
+    torch.testing.assert_close(level.latents, out.code.latents)
+    z = model.encode(batch).detach().movedim(1, 0).flatten(1)
+    (norm,) = measured.norms
+    torch.testing.assert_close(norm.mean.float(), z.mean(1))
+    torch.testing.assert_close(norm.variance.float(), z.var(1, correction=0), rtol=1e-3, atol=1e-4)
+
+
+def test_a_constant_channel_is_no_mismatch():
+    model = tiny(quantizer="none")
+    convolution = [m for m in model.encoder.modules() if isinstance(m, torch.nn.Conv2d)][-1]
+    with torch.no_grad():
+        convolution.weight[0] = 0
+    images = torch.randint(0, 256, (40, 3, 16, 16), dtype=torch.uint8)
+    model.calibrate([images.float() / 255])
+    (norm,) = measure(model, images).norms
+    assert state.check_norm_statistics(*norm) is None
+
+
+def test_findings_are_shown_severe_ones_first():
+    made = [
+        Finding("unfinished", "note", "Step 1.", "Go on."),
+        Finding("starved-codes", "severe", "Some.", "Restart.", 2),
+        Finding("starved-codes", "severe", "Some.", "Restart.", 1),
+        Finding("too-soft", "warning", "Soft.", "Cool."),
+    ]
+    assert [f.level for f in sorted_findings(made)] == [1, 2, None, None]
+    text = format_findings(made)
+    heads = [line for line in text.splitlines() if line[:1].isupper()]
+    assert heads == [
+        "SEVERE starved-codes, level 1",
+        "SEVERE starved-codes, level 2",
+        "WARNING too-soft",
+        "NOTE unfinished",
+    ]
+    assert text.splitlines()[-1] == "2 severe, 1 warning, 1 note"
