@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .cluster_network import Epoch, Settings, fit
+from .cluster_network import INITIALISATIONS, Epoch, Settings, fit
 
 Rows = NDArray[np.float64]
 # Clusters of (N, F) rows, whether they were fitted or not.
 Assign = Callable[[Rows], NDArray[np.int64]]
 
-INITIALISATIONS = 10  # of k-means and the Gaussian mixture; the best by their own criterion is kept
 CLUSTER_COUNTS = range(2, 9)  # that k-means may choose among where K is not given
 
 DDCL = "DDCL"

@@ -10,9 +10,17 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from softvq import CriticalFraction, DDCLCodebook, DDCLEMCodebook, Schedule, two_timescale_groups
-from softvq.functional import largest_variance, latent_covariance, soft_quantize
+from softvq import (
+    CriticalFraction,
+    DDCLCodebook,
+    DDCLEMCodebook,
+    Schedule,
+    kmeans,
+    two_timescale_groups,
+)
+from softvq.functional import largest_variance, latent_covariance, soft_quantize, squared_distances
 
+INITIALISATIONS = 10  # of k-means and the like; the best by their own criterion is kept
 LARGEST_RESIDUAL = 1e-6  # |L_q - L_OLS - V| / L_q in float64
 
 
@@ -46,8 +54,8 @@ class Settings:
     hot_epochs: int = 20
     cold_epochs: int = 10
     hot: tuple[float, float] = (0.5, 0.2)
-    cold: tuple[float, float] = (0.02, 0.002)
-    commitment: float = 0.25
+    cold: tuple[float, float] = (0.005, 0.0005)
+    commitment: float = 1.0
     lr: float = 4e-3
     epsilon: float = 0.05
     batch_size: int = 512
@@ -209,7 +217,8 @@ def train_stage(
     """Place prototypes by k-means on the latents, and train all with T / T_c along ``ratios``."""
     settings = network.settings
     network.codebook = network.new_codebook(ratios, epochs * len(batches(x, settings)), seed)
-    network.codebook.initialize(network.latents(x))
+    latents = network.latents(x)
+    network.codebook.initialize(latents, seed=best_seed(latents, network.codebook_size, seed))
     groups = two_timescale_groups(network, settings.lr, settings.epsilon)
     optimizer = torch.optim.Adam(groups)
     history = []
@@ -217,6 +226,17 @@ def train_stage(
         train_epoch(network, x, optimizer, use_codebook=True)
         history.append(measured(network, x, stage))
     return history
+
+
+def best_seed(latents: Tensor, codebook_size: int, seed: int) -> int:
+    """The seed, of as many as k-means is given in comparisons, whose k-means errs least."""
+
+    def inertia(number: int) -> float:
+        centres = kmeans(latents, codebook_size, seed=number)
+        return float(squared_distances(latents, centres).amin(dim=1).sum())
+
+    first = seed * INITIALISATIONS
+    return min(range(first, first + INITIALISATIONS), key=inertia)
 
 
 def train_epoch(
