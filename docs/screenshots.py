@@ -2,7 +2,7 @@
 
     pip install playwright
     python docs/screenshots.py report.html docs/images/report  # report-phone.png, -desktop
-    python docs/screenshots.py http://localhost:6006/ out --wait 10
+    python docs/screenshots.py http://localhost:6006/ out --size 1500x1300 --wait 20  # out.png
 
 A page fails when its console shows an error, when a script of it throws, when it asks the network
 for anything (a file must be self-contained; an address may ask its own server), or when it is wider
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-# (name, width and height of the window, screen pixels per CSS pixel)
-WINDOWS = (("phone", 390, 844, 2), ("desktop", 1280, 900, 1))
+# What a screenshot's name ends in: width and height of the window, screen pixels per CSS pixel.
+WINDOWS = {"-phone": (390, 844, 2), "-desktop": (1280, 900, 1)}
 
 
 def look(
@@ -27,6 +27,7 @@ def look(
     out: str | None,
     *,
     chromium: str,
+    windows: dict[str, tuple[int, int, int]] = WINDOWS,
     wait: float = 0.0,
     whole: bool = False,
     dark: bool = False,
@@ -35,8 +36,9 @@ def look(
 
     Args:
         address: Of the page.
-        out: Screenshots are ``<out>-<window>.png``; none where it is None.
+        out: Screenshots are ``<out><window>.png``; none where it is None.
         chromium: The browser's program.
+        windows: As :data:`WINDOWS`.
         wait: Seconds to wait after loading, for pages that draw themselves.
         whole: Take the whole page, not what the window shows first.
         dark: Ask for dark colours.
@@ -50,7 +52,7 @@ def look(
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu"]
         browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        for name, width, height, scale in WINDOWS:
+        for name, (width, height, scale) in windows.items():
             page = browser.new_page(
                 viewport={"width": width, "height": height},
                 device_scale_factor=scale,
@@ -63,8 +65,8 @@ def look(
             if found[0] > found[1]:
                 problems.append(f"the page is {found[0]} pixels wide, the window {found[1]}")
             if out is not None:
-                page.screenshot(path=f"{out}-{name}.png", full_page=whole)
-            wrong += [f"{name}: {problem}" for problem in problems]
+                page.screenshot(path=f"{out}{name}.png", full_page=whole)
+            wrong += [f"{width} pixels: {problem}" for problem in problems]
             page.close()
         browser.close()
     return wrong
@@ -98,6 +100,12 @@ def find_chromium() -> str | None:
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
+def size(text: str) -> tuple[int, int]:
+    """Width and height, from WIDTHxHEIGHT."""
+    width, height = text.split("x")
+    return int(width), int(height)
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -105,6 +113,7 @@ def main() -> int:
     parser.add_argument("out", nargs="?", help="start of the screenshots' names; none: only check")
     parser.add_argument("--chromium", default=find_chromium(), help="the browser's program")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds to wait after loading")
+    parser.add_argument("--size", type=size, help="WIDTHxHEIGHT of one window, instead of two")
     parser.add_argument("--whole", action="store_true", help="take the whole page")
     parser.add_argument("--dark", action="store_true", help="ask for dark colours")
     args = parser.parse_args()
@@ -116,7 +125,13 @@ def main() -> int:
             parser.error(f"there is no file {address}")
         address = Path(address).resolve().as_uri()
     wrong = look(
-        address, args.out, chromium=args.chromium, wait=args.wait, whole=args.whole, dark=args.dark
+        address,
+        args.out,
+        chromium=args.chromium,
+        windows={"": (*args.size, 1)} if args.size else WINDOWS,
+        wait=args.wait,
+        whole=args.whole,
+        dark=args.dark,
     )
     for line in wrong:
         print(line, file=sys.stderr)

@@ -261,7 +261,7 @@ def test_tensorboard_has_the_pictures_that_take_time_at_the_end_and_every_few_ep
     for tag in tags:
         [picture] = log.Images(tag)
         assert picture.step == 2 * STEPS_PER_EPOCH
-        assert picture.width == 720
+        assert picture.width == 480
     written = []
     without_figures(monkeypatch)
     monkeypatch.setattr(RunLog, "write_pictures", lambda *args: written.append(args[-1]))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # Inches. Text of 10 points then has about 9 pixels where the figure is 330 pixels wide.
 WIDTH = 4.8
+# Pixels per inch, of the page; TensorBoard shows smaller pictures, and shrinks larger ones badly.
 DPI = 150
 
 
@@ -22,13 +23,12 @@ def new_figure(height: float) -> Figure:
     """An empty figure of the common width, ``height`` inches high, outside of pyplot's state."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
+    return Figure(figsize=(WIDTH, height), dpi=100, layout="constrained")
 
 
 def fitted(figure: Figure, height: float, note: str = "") -> Figure:
     """A figure made elsewhere, at the common width, with a note below its title."""
     figure.set_size_inches(WIDTH, height)
-    figure.set_dpi(DPI)
     axes = figure.axes[0]
     title = axes.get_title() + (f"\n{note}" if note else "")
     axes.set_title(title, fontsize=10)
@@ -38,7 +38,6 @@ def fitted(figure: Figure, height: float, note: str = "") -> Figure:
 def to_png(figure: Figure) -> bytes:
     """The figure as a PNG file, 720 pixels wide."""
     content = io.BytesIO()
-    # What the figure says of its own resolution is what it was made with, not what it has now.
     figure.savefig(content, format="png", dpi=DPI)
     return content.getvalue()
 
