@@ -78,7 +78,9 @@ def assignment(z: Tensor, codebook: Tensor, temperature: Tensor | float) -> Tens
         tensor([[0.5000, 0.5000]])
     """
     z, codebook, _ = _centred(z, codebook)
-    return _boltzmann_logits(z, codebook, temperature).softmax(dim=1)
+    # A softmax over prototypes takes no notice of |z|^2.
+    logits = torch.addmm(-codebook.square().sum(dim=1), z, codebook.mT, alpha=2)  # (N, K)
+    return (logits / temperature).softmax(dim=1)
 
 
 def soft_quantize(
