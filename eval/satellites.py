@@ -96,7 +96,7 @@ def file_of(path: Path | None) -> Path:
     if path is None:
         from .text import data_folder
 
-        path = data_folder("satellites", None, "the option of the data's file")
+        path = data_folder("satellites", None, "--data-dir")
     return path / FILE if path.is_dir() else path
 
 

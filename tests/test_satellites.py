@@ -22,8 +22,8 @@ from eval.cluster_methods import (
     methods,
 )
 from eval.cluster_network import LARGEST_RESIDUAL, Settings, fit
-from eval.orbits import UCS_CLASS, UCS_COLUMNS, UCS_NAME, kepler_period
-from eval.satellites import run, split_of, standardized
+from eval.orbits import UCS_CLASS, UCS_COLUMNS, UCS_NAME, kepler_period, read_orbits
+from eval.satellites import classes_of, description, run, split_of, standardized
 from eval.satellites_report import table
 from training.errors import DatasetError, UserError
 
@@ -258,11 +258,19 @@ def test_end_to_end_scores_every_method_on_held_out_rows(results):
     assert rows[-1].startswith(f"| {TRIVIAL} | 1 | - | .300 ± .000 |")
 
 
-def test_files_without_classes_are_scored_by_the_rule_or_not_at_all(tmp_path):
+def test_classes_are_the_files_own_or_those_of_the_rule(tmp_path):
+    orbits = read_orbits(write_orbits(tmp_path / "orbits.csv"))
+    own = orbits._replace(labels=np.full(len(orbits.names), "MEO"))
+    assert set(classes_of(own, "auto").tolist()) == {"MEO"}
+    for found in (classes_of(own, "rule"), classes_of(own._replace(labels=None), "auto")):
+        assert np.array_equal(found, orbits.labels)
+    assert description(own, classes_of(own, "rule"), "rule")["labels"] == "rule"
+    assert description(own, classes_of(own, "auto"), "auto")["rule_agreement"] == 60 / 200
+    assert classes_of(own, "none") is None
+
+
+def test_without_classes_nothing_is_scored(tmp_path):
     path = write_orbits(tmp_path / "orbits.csv")
-    ruled = run(path, tmp_path / "rule", labels="rule", seeds=1, candidates=[QUICK])
-    assert ruled["data"]["labels"] == "rule"
-    assert ruled["data"]["rule_agreement"] == 1
     none = run(path, tmp_path / "none", labels="none", seeds=1, candidates=[QUICK])
     assert none["data"]["labels"] == "none"
     assert none["data"]["classes"] == {}
@@ -277,7 +285,7 @@ def test_wrong_calls_get_one_clear_line(tmp_path, monkeypatch):
     with pytest.raises(DatasetError, match=r"ucs_satellite_database\.csv\.xz: no such file"):
         run(tmp_path, tmp_path / "out")
     monkeypatch.setenv("SOFTVQ_SHARED", str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match="is not a folder"):
+    with pytest.raises(UserError, match="is not a folder; name one with --data-dir"):
         run(None, tmp_path / "out")
     path = write_orbits(tmp_path / "orbits.csv", per_class=15)
     with pytest.raises(DatasetError, match="50 objects are too few"):
