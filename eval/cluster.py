@@ -1,0 +1,312 @@
+"""Documents clustered by a DDCL readout and by scikit-learn, over seeds, scored by classes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.checkpoint import write_text
+from training.errors import DatasetError
+
+from .classify import linear_head
+from .clustering import clustering_scores
+from .document_vectors import Documents, LinearEncoder, documents, fit_encoder
+from .embeddings import embed, load_encoder
+from .intervals import summary
+from .prototype_cards import cards_of, write_cards
+from .text import TextData, data_folder, load_text
+from .text_baselines import baselines
+from .text_readout import FittedReadout, ReadoutEpoch, ReadoutSettings, fit_readout
+
+ON_DOCUMENTS = "DDCL readout, mean"
+ON_TOKENS = "DDCL readout, tokens"
+BALANCED = "DDCL readout, mean, usage term"
+# Chosen by the training split of 20 Newsgroups; docs/clustering.md says what was tried.
+READOUTS = {
+    BALANCED: ReadoutSettings(usage_weight=0.3),
+    ON_DOCUMENTS: ReadoutSettings(),
+    ON_TOKENS: ReadoutSettings(unit="token", starts=3),
+}
+HEAD_SIZES = (16, 64, 256)  # prototypes of the readouts under a linear head
+SCORES = ("accuracy", "nmi", "ari", "purity")
+ENCODER = "minilm_l6_v2_fp16"
+
+Say = Callable[[str], None]
+Clusters = Mapping[str, NDArray[np.int64]]
+
+
+class Study(NamedTuple):
+    """What all methods share.
+
+    Attributes:
+        data: Texts and labels.
+        splits: The same, embedded.
+        encoder: Linear, fitted on the training split.
+        codebook_size: K of all methods.
+        seeds: Repetitions.
+        started: Of the clock, seconds.
+        say: Called with a line of progress.
+    """
+
+    data: TextData
+    splits: dict[str, Documents]
+    encoder: LinearEncoder
+    codebook_size: int
+    seeds: int
+    started: float
+    say: Say
+
+
+def run(
+    name: str,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    encoder: Path | None = None,
+    cache: Path,
+    codebook_size: int | None = None,
+    seeds: int = 5,
+    limit: int | None = None,
+    max_length: int = 128,
+    progress: bool = False,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
+    """Cluster a data set, and write ``cluster-NAME.json``, ``.md`` and ``.html``.
+
+    Every method is fitted on the texts of the training split; labels only score. Where there is a
+    dev split, linear heads on the vectors are trained and compared as well.
+
+    Args:
+        name: Of :func:`eval.text.load_text`.
+        out: Folder of the results.
+        data_dir: Folder of the data's files.
+        encoder: Hugging Face folder of the frozen encoder.
+        cache: Folder of the token embeddings.
+        codebook_size: K; by default the number of classes.
+        seeds: Repetitions of every fit.
+        limit: Use only so many documents of each split.
+        max_length: Tokens kept of a document.
+        progress: Whether to show progress bars.
+        say: Called with a line of progress.
+
+    Returns:
+        What the JSON holds.
+
+    Raises:
+        UserError: If a folder or file is missing, or there are fewer documents than clusters.
+    """
+    started, used = time.perf_counter(), time.process_time()
+    data = load_text(name, data_dir, limit)
+    size = codebook_size or len(data.classes)
+    if len(data.splits["train"].texts) <= size:
+        raise DatasetError(
+            f"{len(data.splits['train'].texts)} training documents are too few for {size} "
+            "clusters; raise --limit or lower --k"
+        )
+    folder = data_folder(ENCODER, encoder, "--encoder")
+    frozen = load_encoder(folder)
+    splits = {
+        split: documents(
+            embed(
+                corpus.texts,
+                frozen,
+                cache,
+                max_length=max_length,
+                progress=f"{name} {split}" if progress else None,
+            )
+        )
+        for split, corpus in data.splits.items()
+    }
+    embedded = time.perf_counter()
+    axes = fit_encoder(splits["train"].mean, ReadoutSettings().axes)
+    study = Study(data, splits, axes, size, seeds, started, say)
+    rows, fits = cluster(study)
+    result: dict[str, Any] = {
+        "data": name,
+        "classes": list(data.classes),
+        "documents": {split: len(corpus.texts) for split, corpus in data.splits.items()},
+        "dropped_empty": {split: corpus.dropped for split, corpus in data.splits.items()},
+        "tokens": {split: len(part.tokens.ids) for split, part in splits.items()},
+        "limit": limit,
+        "encoder": folder.name,
+        "max_length": max_length,
+        "codebook_size": size,
+        "seeds": seeds,
+        "methods": rows,
+        "settings": {name: asdict(settings) for name, settings in READOUTS.items()},
+        "identity": identity(fits),
+        "epochs": {name: [epochs_of(one) for one in found] for name, found in fits.items()},
+        "heads": heads(study) if "dev" in splits else [],
+    }
+    cards = cards_of(fits[BALANCED][0], splits["train"], data, frozen.tokenizer)
+    minutes = {
+        "embedding_minutes": (embedded - started) / 60,
+        "minutes": (time.perf_counter() - started) / 60,
+        "cpu_minutes": (time.process_time() - used) / 60,
+    }
+    result |= {key: round(value, 2) for key, value in minutes.items()}
+    write_text(out / f"cluster-{name}.json", to_json(result))
+    write_text(out / f"cluster-{name}.md", table(result))
+    write_cards(out / f"cluster-{name}.html", cards, result, BALANCED)
+    return result
+
+
+def cluster(study: Study) -> tuple[list[dict[str, Any]], dict[str, list[FittedReadout]]]:
+    """Rows of the table, readouts first, and the fitted readouts by name, one for each seed."""
+    rows: list[dict[str, Any]] = []
+    fits: dict[str, list[FittedReadout]] = {}
+    train, scored = study.splits["train"], [s for s in study.splits if s != "dev"]
+    others = [study.splits[split] for split in scored]
+    for name, settings in READOUTS.items():
+        start, found = time.perf_counter(), []
+        fits[name] = []
+        for seed in range(study.seeds):
+            fit = fit_readout(train, study.encoder, study.codebook_size, seed, settings)
+            fits[name].append(fit)
+            found.append([fit.proportions(split).argmax(dim=1).numpy() for split in others])
+        rows.append(entry(study, name, scored, found, start))
+    for name, baseline in baselines().items():
+        start = time.perf_counter()
+        found = [
+            baseline.clusters(train, others, study.encoder, study.codebook_size, seed)
+            for seed in range(study.seeds)
+        ]
+        rows.append(entry(study, name, scored, found, start))
+    return rows, fits
+
+
+def entry(
+    study: Study,
+    name: str,
+    splits: list[str],
+    found: list[list[NDArray[np.int64]]],
+    start: float,
+) -> dict[str, Any]:
+    """Scores of a method: for each split every seed's, their mean, spread and interval."""
+    row: dict[str, Any] = {"method": name, "seconds": round(time.perf_counter() - start, 1)}
+    for number, split in enumerate(splits):
+        labels = study.data.splits[split].labels
+        scores = [clustering_scores(labels, clusters[number]) for clusters in found]
+        row[split] = {
+            key: summary_of([float(getattr(score, key)) for score in scores]) for key in SCORES
+        }
+        row[split]["clusters"] = [len(np.unique(clusters[number])) for clusters in found]
+        row[split]["mapping"] = [
+            {str(k): study.data.classes[v] for k, v in score.mapping.items()} for score in scores
+        ]
+    means = [f"{key} {row['test'][key]['mean']:.3f}" for key in SCORES]
+    minutes = (time.perf_counter() - study.started) / 60
+    study.say(f"{minutes:5.1f} min  {name}: {', '.join(means)}")
+    return row
+
+
+def summary_of(values: list[float]) -> dict[str, Any]:
+    """A figure over seeds, as JSON."""
+    found = summary(values)
+    return {"values": values, "mean": found.mean, "sd": found.sd, "interval": found.interval}
+
+
+def identity(fits: Mapping[str, list[FittedReadout]]) -> dict[str, Any]:
+    """How far L_q was from L_OLS + V in all epochs of all runs."""
+    gaps = [epoch.gap for found in fits.values() for fit in found for epoch in fit.epochs]
+    return {"epochs": len(gaps), "largest_gap": max(gaps)}
+
+
+def epochs_of(fit: FittedReadout) -> dict[str, list[float]]:
+    """A run's epochs, to five digits: every figure's values in their order."""
+    return {
+        key: [float(f"{getattr(epoch, key):.5g}") for epoch in fit.epochs]
+        for key in ReadoutEpoch._fields
+    }
+
+
+def to_json(result: Mapping[str, Any]) -> str:
+    """JSON with a line for each entry.
+
+    Example:
+        >>> print(to_json({"a": 1, "b": [2, 3]}), end="")
+        {
+        "a": 1,
+        "b": [2, 3]
+        }
+    """
+    lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in result.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def heads(study: Study) -> list[dict[str, Any]]:
+    """Linear heads on the vectors of readouts over tokens, on CLS and on the mean token."""
+    labels = {split: corpus.labels for split, corpus in study.data.splits.items()}
+    rows = [
+        head(study, name, labels, [{s: getattr(d, key) for s, d in study.splits.items()}])
+        for name, key in (("CLS", "cls"), ("mean", "mean"))
+    ]
+    axes = {s: study.encoder(d.mean).numpy() for s, d in study.splits.items()}
+    rows.append(head(study, "mean, principal axes", labels, [axes]))
+    settings = replace(READOUTS[ON_TOKENS], starts=1)
+    for size in HEAD_SIZES:
+        fits = [
+            fit_readout(study.splits["train"], study.encoder, size, seed, settings)
+            for seed in range(study.seeds)
+        ]
+        for key in ("proportions", "pooled"):
+            vectors = [
+                {s: getattr(fit, key)(d).numpy() for s, d in study.splits.items()} for fit in fits
+            ]
+            rows.append(head(study, f"DDCL {key}, K = {size}", labels, vectors))
+    return rows
+
+
+def head(
+    study: Study,
+    name: str,
+    labels: dict[str, NDArray[np.int64]],
+    vectors: list[dict[str, NDArray[np.float32]]],
+) -> dict[str, Any]:
+    """Accuracies of a linear head, for each of the fits that made its vectors."""
+    scores = [linear_head(one, labels) for one in vectors]
+    row: dict[str, Any] = {
+        "vectors": name,
+        "features": scores[0].features,
+        "strength": [score.strength for score in scores],
+        "dev": summary_of([score.dev for score in scores]),
+        "test": summary_of([score.test for score in scores]),
+    }
+    minutes = (time.perf_counter() - study.started) / 60
+    study.say(f"{minutes:5.1f} min  head on {name}: {row['test']['mean']:.3f}")
+    return row
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """The scores of the test split, as Markdown; mean and standard deviation over seeds."""
+    lines = [
+        "| method | ACC | NMI | ARI | purity | seconds |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {row['method']} | "
+            + " | ".join(figure(row["test"][key]) for key in SCORES)
+            + f" | {row['seconds']:.0f} |"
+            for row in result["methods"]
+        ),
+    ]
+    if result["heads"]:
+        lines += ["", "| linear head on | values | dev | test |", "|---|---|---|---|"]
+        lines += [
+            f"| {row['vectors']} | {row['features']} | {figure(row['dev'])} | "
+            f"{figure(row['test'])} |"
+            for row in result["heads"]
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def figure(values: Mapping[str, Any]) -> str:
+    """Mean and standard deviation, as a share of one."""
+    spread = "" if values["sd"] is None else f" ± {values['sd']:.3f}"
+    return f"{values['mean']:.3f}{spread}"
