@@ -1,4 +1,4 @@
-"""Pictures of a codebook: the values behind them against NumPy and scikit-learn; their content."""
+"""Pictures of a codebook: what they show, of any model."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from picture_samples import LEVELS, images_of, level_of, model_of
 from PIL import Image
-from scipy.spatial.distance import cdist
 from sklearn.decomposition import PCA
-from sklearn.metrics import mutual_info_score
 
-from models import build_model
 from training.pictures import (
-    LevelSample,
     class_information,
     code_patches,
     codebook_numbers,
     codebook_pictures,
     gini,
     history_pictures,
-    lorenz_curve,
     neighbour_distances,
     principal_plane,
     sample_codebook,
@@ -32,201 +28,10 @@ from training.pictures import (
 from training.pictures.distances import distance_figure, prototype_distances
 from training.pictures.gallery import gallery_figure, most_and_least_used
 from training.pictures.layout import mosaic
-from training.pictures.reconstructions import reconstruction_rows, worst_and_median
+from training.pictures.reconstructions import reconstruction_rows
 from training.pictures.token_map import prototype_colours, token_map_figure
 from training.pictures.trajectories import trajectory_figure
 from training.pictures.usage import class_usage_figure, grouped, heat_map_figure
-
-counts_of_codes = st.lists(st.integers(0, 50), min_size=1, max_size=20)
-
-
-def model_of(**config):
-    torch.manual_seed(0)
-    small = {"hidden_channels": 8, "residual_channels": 8, "codebook_size": 16, "codebook_dim": 4}
-    return build_model(small | config)
-
-
-def images_of(count=20, channels=3, size=32, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    noise = torch.randint(0, 256, (count, channels, size // 4, size // 4), generator=generator)
-    return noise.byte().repeat_interleave(4, 2).repeat_interleave(4, 3)
-
-
-def level_of(indices, codebook_size, side=4, dim=2, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return LevelSample(
-        indices,
-        torch.randn(indices.numel(), dim, generator=generator),
-        torch.randn(codebook_size, dim, generator=generator),
-        side,
-    )
-
-
-# --- values -------------------------------------------------------------------------------------
-
-
-@given(counts_of_codes)
-def test_gini_is_half_the_relative_mean_difference(counts):
-    x = np.array(counts, dtype=float)
-    expected = 0.0
-    if x.sum():
-        expected = np.abs(x[:, None] - x[None]).mean() / 2 / x.mean()
-    assert gini(torch.tensor(counts)) == pytest.approx(expected, abs=1e-12)
-
-
-@given(counts_of_codes)
-def test_the_lorenz_curve_is_the_share_of_the_least_used(counts):
-    x = np.sort(np.array(counts, dtype=float))
-    x = x if x.sum() else np.ones_like(x)
-    expected = [x[:k].sum() / x.sum() for k in range(len(x) + 1)]
-    np.testing.assert_allclose(lorenz_curve(torch.tensor(counts)), expected, atol=1e-12)
-
-
-@given(st.integers(2, 30), st.integers(1, 5), st.integers(1, 40), st.integers(0, 99))
-def test_neighbour_distances_against_scipy(codes, dim, most, seed):
-    prototypes = torch.randn(codes, dim, generator=torch.Generator().manual_seed(seed)) + 10
-    every = cdist(prototypes.double(), prototypes.double())
-    np.fill_diagonal(every, np.inf)
-    expected = every.min(axis=1)
-    chosen = np.linspace(0, codes - 1, min(codes, most)).round().astype(int)
-    np.testing.assert_allclose(
-        neighbour_distances(prototypes, most), expected[chosen], rtol=1e-6, atol=1e-6
-    )
-
-
-def test_duplicated_prototypes_are_at_distance_zero_and_a_single_one_has_no_neighbour():
-    twice = torch.randn(5, 8).repeat(2, 1) * 100
-    assert neighbour_distances(twice).max() < 1e-4
-    assert len(neighbour_distances(torch.zeros(1, 3))) == 0
-
-
-@pytest.mark.parametrize("dim", [1, 2, 7])
-def test_the_plane_is_that_of_scikit_learn(dim):
-    latents = torch.randn(200, dim) @ torch.randn(dim, dim) + 5
-    plane = principal_plane(latents)
-    reference = PCA(min(2, dim)).fit(latents.double().numpy())
-    np.testing.assert_allclose(plane.shares, reference.explained_variance_ratio_, rtol=1e-6)
-    signs = np.sign((plane.axes.numpy() * reference.components_).sum(axis=1, keepdims=True))
-    np.testing.assert_allclose(plane.axes, reference.components_ * signs, atol=1e-6)
-    np.testing.assert_allclose(
-        plane.project(latents), reference.transform(latents.double()) * signs.T, atol=1e-5
-    )
-
-
-def test_what_tokens_say_of_classes_against_scikit_learn():
-    indices = torch.randint(0, 12, (40, 3, 5))
-    labels = torch.randint(0, 6, (40,)) * 7
-    found = class_information(indices, labels, codebook_size=12)
-    every = labels[:, None].expand(-1, 15).flatten()
-    expected = mutual_info_score(every.numpy(), indices.flatten().numpy()) / np.log(2)
-    assert found.bits == pytest.approx(expected, abs=1e-9)
-    for row, label in zip(found.joint, found.classes, strict=True):
-        assert (
-            row.tolist()
-            == torch.bincount(indices[labels == label].flatten(), minlength=12).tolist()
-        )
-
-
-def test_shuffled_labels_tell_chance_from_what_tokens_know():
-    labels = torch.arange(100) % 4
-    known = class_information(labels[:, None, None].expand(-1, 4, 4), labels, codebook_size=4)
-    assert known.bits == pytest.approx(2)
-    assert known.shuffled_bits < 0.2
-    noise = class_information(torch.randint(0, 64, (100, 4, 4)), labels, codebook_size=64)
-    assert noise.bits == pytest.approx(noise.shuffled_bits, rel=0.2)
-    assert noise.bits > 0.02
-
-
-def test_of_many_classes_those_with_the_most_images_are_kept():
-    labels = torch.tensor([5, 5, 5, 1, 1, 2, 9, 9])
-    found = class_information(torch.zeros(8, 1, 1).long(), labels, 1, max_classes=3)
-    assert found.classes.tolist() == [1, 5, 9]
-    assert found.joint.squeeze(1).tolist() == [2, 3, 2]
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(1, 8))
-def test_worst_and_median_images(errors, count):
-    worst, median = (own.tolist() for own in worst_and_median(torch.tensor(errors), count))
-    falling = sorted(np.float32(errors), reverse=True)
-    assert len(worst) == len(median) == max(1, min(count, len(errors) // 2))
-    assert [np.float32(errors[i]) for i in worst] == falling[: len(worst)]
-    middle = [np.float32(errors[i]) for i in median]
-    above = len(errors) - len(middle) - (len(errors) - len(middle)) // 2
-    assert middle == falling[(len(errors) - len(middle)) // 2 :][: len(middle)]
-    assert above - (len(errors) - len(middle)) // 2 in (0, 1)  # as many better as worse
-
-
-# --- the sample ---------------------------------------------------------------------------------
-
-LEVELS = {
-    "one": {},
-    "residual": {"level_pools": [1, 1]},
-    "pyramid": {"level_pools": [4, 2, 1], "level_sizes": [4, 8, 16]},
-    "uneven pyramid": {"level_pools": [3, 1]},
-    "vqvae2": {"architecture": "vqvae2"},
-    "hard": {"quantizer": "vq-ema"},
-    "peer": {"quantizer": "fsq"},
-}
-
-
-@pytest.mark.parametrize("name", LEVELS)
-def test_the_sample_is_what_the_tokens_are_made_of(name):
-    model, images = model_of(**LEVELS[name]).train(), images_of(15)
-    if "quantizer" not in LEVELS[name]:
-        model.initialize([images / 255])
-    torch.manual_seed(1)
-    state = torch.get_rng_state()
-    sample = sample_codebook(model, images)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert model.training
-    model.eval()
-    tokens = model.split(model.tokens(images / 255))
-    assert len(tokens) == len(sample.levels) == len(model.levels)
-    for level, expected in zip(sample.levels, tokens, strict=True):
-        assert torch.equal(level.indices, expected)
-        assert (
-            level.counts.tolist()
-            == np.bincount(expected.flatten().numpy(), minlength=len(level.prototypes)).tolist()
-        )
-        if name != "peer":  # which looks for its codes elsewhere
-            nearest = cdist(level.latents.detach(), level.prototypes).argmin(axis=1)
-            assert (nearest == expected.flatten().numpy()).mean() > 0.99
-    recon = model.reconstruct(images / 255, "argmax")
-    expected = (recon - images / 255).square().mean(dim=(1, 2, 3))
-    np.testing.assert_allclose(sample.errors, expected, rtol=1e-4)
-
-
-def test_cells_are_as_large_as_what_a_token_stands_for():
-    sides = {
-        name: [level.side for level in sample_codebook(model_of(**config), images_of(2)).levels]
-        for name, config in LEVELS.items()
-    }
-    assert sides["one"] == [4]
-    assert sides["pyramid"] == [16, 8, 4]
-    assert sides["uneven pyramid"] == [12, 4]
-    assert sides["vqvae2"] == [8, 4]
-
-
-def test_the_sample_is_bounded_and_lies_evenly(monkeypatch):
-    images, labels = images_of(300), torch.arange(300)
-    assert sample_codebook(model_of(), images, labels, max_images=4).labels.tolist() == [
-        round(299 * i / 11)
-        for i in range(12)  # fewer than that say nothing
-    ]
-    sample = sample_codebook(model_of(), images, labels, max_images=100)
-    assert len(sample.images) == len(sample.errors) == 100
-    assert (sample.labels.diff() - 3).abs().max() <= 1
-    assert torch.equal(sample.images, images[sample.labels])
-    monkeypatch.setattr("training.pictures.sample.MAX_TOKENS", 64 * 20)
-    assert len(sample_codebook(model_of(), images).images) == 20
-
-
-@pytest.mark.parametrize(("count", "labels"), [(0, None), (3, 2)])
-def test_no_images_and_labels_that_do_not_fit_are_refused(count, labels):
-    labels = None if labels is None else torch.zeros(labels)
-    with pytest.raises(ValueError, match=f"got {count} images and"):
-        sample_codebook(model_of(), images_of(count), labels)
-
 
 # --- contents -----------------------------------------------------------------------------------
 
