@@ -277,7 +277,7 @@ def shift_mean(state: State, deviations: float) -> None:
     [
         (lambda state: shift_mean(state, 0.6), "warning"),
         (lambda state: shift_mean(state, -3.0), "severe"),
-        (lambda state: state["model"]["normalize.running_var"].mul_(2), "warning"),
+        (lambda state: state["model"]["normalize.running_var"].mul_(2.5), "warning"),
         (lambda state: state["model"]["normalize.running_var"].div_(6), "severe"),
     ],
 )
@@ -448,5 +448,4 @@ def test_too_few_images_are_an_error_to_callers_too(runs):
 def test_nothing_wrong_says_what_was_checked():
     text = format_findings([])
     assert text.startswith("nothing is wrong. Checked")
-    for _, what in CHECKS:
-        assert what in " ".join(text.split())
+    assert all(name in text for name, _ in CHECKS)

@@ -240,15 +240,16 @@ def test_dimension_of_the_latents(rank, expected):
     finding = geometry.check_low_dimension(latents, DDCL)
     assert severity(finding) == expected
     if finding:
-        size = int(finding.advice.split("--codebook-dim ")[1].strip("."))
-        assert rank <= size <= 4 * rank
+        assert "--codebook-dim 8." in finding.advice
+    narrow = geometry.check_low_dimension(latents[:, :1] * torch.ones(8), DDCL)
+    assert "--lr 0.001" in narrow.advice
 
 
 @pytest.mark.parametrize(
     ("shift", "factor", "expected"),
     [
-        (0.1, 1.1, None), (0.24, 1.49, None), (0.26, 1.0, "warning"), (0.0, 1.6, "warning"),
-        (0.0, 1 / 1.6, "warning"), (1.1, 1.0, "severe"), (0.0, 4.1, "severe"),
+        (0.1, 1.1, None), (0.24, 1.99, None), (0.26, 1.0, "warning"), (0.0, 2.1, "warning"),
+        (0.0, 1 / 2.1, "warning"), (1.1, 1.0, "severe"), (0.0, 4.1, "severe"),
     ],
 )  # fmt: skip
 def test_norm_statistics(shift, factor, expected):
@@ -380,7 +381,8 @@ def test_straight_through_codebooks_let_the_gradient_pass(quantizer):
     (flow,) = gradient_flow(model, torch.rand(2, 3, 16, 16))
     assert flow.silent < 0.5
     if quantizer not in ("fsq", "lfq"):  # these have projections around the code
-        assert flow.ratio == pytest.approx(1.0, rel=1e-4)
+        # SimVQ turns the gradient with the code, and rescales it.
+        assert flow.ratio == pytest.approx(1.0, rel=0.1 if quantizer == "simvq" else 1e-4)
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert all(parameter.grad is None for parameter in model.parameters())

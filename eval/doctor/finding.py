@@ -102,8 +102,10 @@ def format_findings(findings: Sequence[Finding]) -> str:
     """
     blocks = [_block(finding) for finding in sorted_findings(findings)]
     if not blocks:
-        looked_at = "; ".join(what for _, what in CHECKS)
-        return f"nothing is wrong. Checked, where it applies:\n{_wrapped(looked_at + '.', '')}"
+        names = ", ".join(name for name, _ in CHECKS)
+        return (
+            f"nothing is wrong. Checked, where it applies (docs/doctor.md):\n{_wrapped(names, '')}"
+        )
     count = {name: sum(f.severity == name for f in findings) for name in SEVERITIES}
     plural = {name: "" if count[name] == 1 else "s" for name in SEVERITIES}
     total = (

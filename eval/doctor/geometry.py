@@ -197,12 +197,18 @@ def check_low_dimension(latents: Tensor, config: TrainConfig) -> Finding | None:
     if dim < 4 or not (one or ratio < LOW_DIMENSION * dim):
         return None
     told = ": one direction holds nearly all of their variance" if one else ""
-    dims = max(4, 2 ** math.ceil(math.log2(max(1.0, 2 * ratio))))
-    normalise = "" if config.normalize_latents else " and --normalize-latents"
+    dims = max(8, 2 ** math.ceil(math.log2(max(1.0, 2 * ratio))))
+    if dims < dim:
+        advice = f"Fewer would do: --codebook-dim {dims}."
+    else:
+        advice = (
+            "If units of the encoder have died, a lower rate or a wider network helps: --lr "
+            f"{config.lr / 2:g} --hidden-channels {2 * config.hidden_channels}."
+        )
     return Finding(
         "low-dimension",
         "warning" if one else "note",
         f"The latents fill {ratio:.1f} of D = {dim} dimensions (participation ratio of their "
         f"covariance){told}.",
-        f"Fewer would do: --codebook-dim {min(dims, dim)}{normalise}.",
+        advice,
     )

@@ -18,7 +18,7 @@ from .words import listed
 # Of the latents, in the running standard deviation: RMS over channels of the shift of the mean, and
 # of the logarithm of the variance. docs/doctor.md has what they cost.
 SHIFT, SEVERE_SHIFT = 0.25, 1.0
-LOG_VARIANCE, SEVERE_LOG_VARIANCE = math.log(1.5), math.log(4.0)
+LOG_VARIANCE, SEVERE_LOG_VARIANCE = math.log(2.0), math.log(4.0)
 # Factor between the tracked and the measured largest variance: T / T_c is wrong by it.
 COVARIANCE = 2.0
 # Share of the assignments that are of other codes than the running usage says, beyond what a sample

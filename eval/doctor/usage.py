@@ -12,6 +12,7 @@ from torch import Tensor
 
 from softvq.utilization import perplexity_of
 from training.config import TrainConfig
+from training.options import OWN
 
 from .finding import Finding, lost_share_severity
 from .words import codes_of, listed
@@ -68,11 +69,7 @@ def check_starved_codes(history: Tensor, source: str, config: TrainConfig) -> Fi
     size = history.shape[1]
     if len(dead) - dead_by_chance(history[-1]) <= STARVED * size:
         return None
-    never = int((since == 1).sum())
-    when = f"{never} of them in no epoch" if len(history) > 1 else ""
-    if len(history) > 1 and never < len(dead):
-        latest = since[since > 1]
-        when += f", the others since epoch {_range(int(latest.min()), int(latest.max()))}"
+    when = _when(since[since > 0]) if len(history) > 1 else ""
     return Finding(
         "starved-codes",
         lost_share_severity(len(dead), size),
@@ -83,17 +80,25 @@ def check_starved_codes(history: Tensor, source: str, config: TrainConfig) -> Fi
     )
 
 
-def _range(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low} to {high}"
+def _when(since: Tensor) -> str:
+    """Since which epochs the dead codes have been dead, by :func:`dead_since`."""
+    never, later = int((since == 1).sum()), since[since > 1]
+    told = [f"{never} of them in no epoch"] if never else []
+    if len(later):
+        low, high = int(later.min()), int(later.max())
+        epochs = f"epoch {low}" if low == high else f"epochs {low} to {high}"
+        told.append(f"{'the others' if never else 'all of them dead'} since {epochs}")
+    return ", ".join(told)
 
 
 def starved_advice(config: TrainConfig, used: int) -> str:
     """What brings codes back."""
     threshold = config.restarts_below
-    if config.quantizer == "vq":
+    restarted = threshold > 0 and config.kmeans_init
+    if config.quantizer == "vq" and not restarted:
         return "Take --quantizer vq-ema, or --init kmeans --restart-threshold 0.1."
-    if config.quantizer in ("ddcl", "vq-ema"):
-        if threshold > 0 and config.kmeans_init:
+    if config.quantizer in OWN:
+        if restarted:
             return (
                 f"Restart earlier, --restart-threshold {min(2 * threshold, 0.5):g}, or take "
                 f"--codebook-size {max(1, used)}."
