@@ -1,0 +1,232 @@
+"""Pictures of a stability study: phase diagrams, curves on frozen latents, trajectories."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from training.checkpoint import write_atomic
+
+from .stability import Panel, final, outcome, panels, runs_of, shares
+from .stability_blocks import CURVES, TERM_RATIOS
+
+# Theory: T / (4 lambda_max) at which collapse begins to attract, label, style.
+LINES = (
+    (1.0, "$T_c = 4\\lambda_{max}$ (gradient through q)", "-"),
+    (0.5, "$T_c = 2\\lambda_{max}$ (q held)", ":"),
+)
+DECODED = (2.0, "$T_c = 4\\lambda_{max}(a + 1)/b$ (reconstruction counted in a)", "--")
+TRAJECTORIES = (
+    ("separation_mean", "mean separation / $\\sqrt{\\lambda_{max}}$"),
+    ("separation_min", "minimum separation / $\\sqrt{\\lambda_{max}}$"),
+    ("temperature_ratio", "$T / T_c$"),
+    ("utilization", "utilization (argmax)"),
+    ("soft_perplexity", "soft perplexity"),
+    ("argmax_error", "argmax error / tr C"),
+)
+
+
+def draw(result: dict[str, Any], out: Path) -> list[Path]:
+    """All pictures that the runs so far allow.
+
+    Args:
+        result: Of a study.
+        out: Folder.
+
+    Returns:
+        The files written.
+    """
+    wanted = {
+        "frozen": frozen_figure, "phases": phase_figure, "weights": weight_figure,
+        "trajectories": trajectory_figure,
+    }  # fmt: skip
+    written = []
+    for name, make in wanted.items():
+        figure = make(result)
+        if figure is not None:
+            path = out / f"stability-{result['data']}-{name}.png"
+            write_atomic(path, partial(figure.savefig, format="png", dpi=100))
+            written.append(path)
+    return written
+
+
+def frozen_figure(result: dict[str, Any]) -> Figure | None:
+    """Separation on frozen latents over T; and what each term of L_q alone does to it."""
+    if not runs_of(result, "curve/"):
+        return None
+    figure = Figure(figsize=(13, 5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for number, name in enumerate(CURVES):
+        # A study that was stopped lacks some.
+        runs = result["runs"].get(f"curve/{name}", [])
+        ratios = sorted({run["ratio"] for run in runs})
+        columns = [[final(r, "separation_mean") for r in runs if r["ratio"] == x] for x in ratios]
+        band(left, ratios, columns, f"C{number}", name)
+    for place, style in ((1.0, "-"), (0.5, ":"), (2.0, "--")):
+        label = f"theory: {4 * place:g} $\\lambda_{{max}}$"
+        left.axvline(place, color="black", linestyle=style, linewidth=1, label=label)
+    left.set(
+        xlabel="$T / 4\\lambda_{max}$", xscale="log",
+        ylabel="final mean separation / $\\sqrt{\\lambda_{max}}$", title="frozen latents",
+    )  # fmt: skip
+    left.legend(fontsize=8)
+    names = {"loss": "L_q", "loss_ols": "L_OLS alone", "variance": "V alone"}
+    for number, (term, name) in enumerate(names.items()):
+        for ratio, style in zip(TERM_RATIOS, ("-", "--", ":"), strict=True):
+            runs = [r for r in runs_of(result, f"term/{term}") if r["ratio"] == ratio]
+            runs = [r for r in runs if r["term"] == term]
+            if runs:
+                lines = [run["history"]["separation_mean"] for run in runs]
+                steps = [max(step, 0.5) for step in runs[0]["history"]["step"]]
+                means = [mean(column) for column in zip(*lines, strict=True)]
+                label = f"{name}, $T = {ratio:g} \\cdot 4\\lambda_{{max}}$"
+                right.plot(steps, means, color=f"C{number}", linestyle=style, label=label)
+    right.set(
+        xlabel="step (0 drawn at 0.5)", xscale="log",
+        ylabel="mean separation / $\\sqrt{\\lambda_{max}}$",
+        title="each term alone, frozen latents, spread start",
+    )  # fmt: skip
+    right.set_yscale("symlog", linthresh=1)
+    if right.lines:
+        right.legend(fontsize=8)
+    return figure
+
+
+def band(axis: Axes, x: Sequence[float], columns: Any, colour: str, label: str) -> None:
+    """The mean of columns as a line, their range as a band; None are left out."""
+    kept = [(a, [v for v in c if v is not None]) for a, c in zip(x, columns, strict=True)]
+    kept = [(a, c) for a, c in kept if c]
+    places = [a for a, _ in kept]
+    axis.plot(places, [mean(c) for _, c in kept], color=colour, label=label)
+    lows, highs = [min(c) for _, c in kept], [max(c) for _, c in kept]
+    axis.fill_between(places, lows, highs, color=colour, alpha=0.2)
+
+
+def mean(values: Sequence[float | None]) -> float:
+    """Of the values that are numbers; NaN of none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else math.nan
+
+
+def phase_figure(result: dict[str, Any]) -> Figure | None:
+    """A phase diagram of collapse over (epsilon, T / T_c) for each learner, control and start."""
+    return _phases([panel for panel in panels(result) if panel.axis == "epsilon"])
+
+
+def weight_figure(result: dict[str, Any]) -> Figure | None:
+    """Phase diagrams over the weights of the losses."""
+    return _phases([panel for panel in panels(result) if panel.axis != "epsilon"])
+
+
+def _phases(wanted: list[Panel]) -> Figure | None:
+    if not wanted:
+        return None
+    columns = min(4, len(wanted))
+    rows = math.ceil(len(wanted) / columns)
+    figure = Figure(figsize=(4.6 * columns + 1, 4.4 * rows + 0.6), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flat
+    for axis, panel in zip(axes, wanted, strict=False):
+        image = _phase(axis, panel.runs, panel.axis)
+        axis.set_title(panel.title)
+    for axis in list(axes)[len(wanted) :]:
+        axis.axis("off")
+    figure.colorbar(image, ax=figure.axes, label="share of seeds collapsed")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9)
+    return figure
+
+
+def _phase(axis: Axes, runs: list[dict[str, Any]], name: str) -> Any:
+    """Cells of the share of seeds that collapsed, the final separation in them, theory's lines."""
+    found, diverged = shares(runs, name), shares(runs, name, "diverged")
+    xs, ys = (sorted({place[i] for place in found}) for i in (0, 1))
+    cells = [[found.get((x, y), math.nan) for x in xs] for y in ys]
+    image = axis.pcolormesh(
+        edges(xs), edges(ys), cells, cmap="OrRd", vmin=0, vmax=1, edgecolors="white"
+    )
+    for x, y in found:
+        own = [r for r in runs if (r[name], r["ratio"]) == (x, y) and outcome(r) != "diverged"]
+        value = mean([final(run, "separation_mean") for run in own])
+        text = "div." if diverged[x, y] == 1 else "-" if math.isnan(value) else f"{value:.2g}"
+        dark = "white" if found[x, y] > 0.6 else "black"
+        axis.text(x, y, text, ha="center", va="center", fontsize=6.5, color=dark)
+    for place, label, style in (*LINES, DECODED):
+        axis.axhline(place, color="tab:blue", linestyle=style, linewidth=1.6, label=label)
+    axis.set(
+        xscale="log", yscale="log", xlabel=AXES[name], ylabel="$T / 4\\lambda_{max}$ at the start",
+        ylim=(edges(ys)[0], edges(ys)[-1]),
+    )  # fmt: skip
+    return image
+
+
+AXES = {
+    "epsilon": "$\\epsilon$ = encoder rate / prototype rate",
+    "commitment": "weight of the codebook's loss (reconstruction: 1)",
+    "variance_weight": "b, weight of V against L_OLS",
+}
+
+
+def edges(values: Sequence[float]) -> list[float]:
+    """Borders of cells about values on a logarithmic axis.
+
+    Example:
+        >>> [round(edge, 3) for edge in edges([0.1, 1.0])]
+        [0.032, 0.316, 3.162]
+    """
+    logs = [math.log(value) for value in values]
+    inner = [(a + b) / 2 for a, b in pairwise(logs)]
+    first = logs[0] - (inner[0] - logs[0] if inner else 0.5)
+    last = logs[-1] + (logs[-1] - inner[-1] if inner else 0.5)
+    return [math.exp(edge) for edge in (first, *inner, last)]
+
+
+def trajectory_figure(result: dict[str, Any]) -> Figure | None:
+    """A column for each figure over steps, a row for each panel, a line for each epsilon."""
+    wanted = [panel for panel in panels(result) if panel.axis == "epsilon"]
+    # k-means starts as a spread one does.
+    wanted = [panel for panel in wanted if not panel.title.endswith("kmeans")] or wanted
+    if not wanted:
+        return None
+    shape = len(wanted), len(TRAJECTORIES)
+    figure = Figure(figsize=(3.4 * shape[1], 2.7 * shape[0] + 0.5), layout="constrained")
+    axes = figure.subplots(*shape, squeeze=False)
+    for row, (title, _, runs) in zip(axes, wanted, strict=True):
+        ratios = sorted({run["ratio"] for run in runs})
+        ratio = ratios[len(ratios) // 2 - (len(ratios) > 3)]
+        _trajectories(row, [run for run in runs if run["ratio"] == ratio])
+        row[0].set_ylabel(
+            f"{title}\n$T = {ratio:g} \\cdot 4\\lambda_{{max}}$ at the start", fontsize=8
+        )
+    for axis, (_, label) in zip(axes[0], TRAJECTORIES, strict=True):
+        axis.set_title(label, fontsize=10)
+    for axis in axes[-1]:
+        axis.set_xlabel("step")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    return figure
+
+
+def _trajectories(row: Sequence[Axes], runs: list[dict[str, Any]]) -> None:
+    epsilons = sorted({run["epsilon"] for run in runs})
+    chosen = epsilons[:: 2 if len(epsilons) > 4 else 1]
+    for axis, (key, _) in zip(row, TRAJECTORIES, strict=True):
+        for number, epsilon in enumerate(chosen):
+            own = [run["history"] for run in runs if run["epsilon"] == epsilon]
+            columns = list(zip(*(history[key] for history in own), strict=True))
+            band(axis, own[0]["step"], columns, f"C{number}", f"$\\epsilon$ = {epsilon:g}")
+        axis.set_xscale("symlog", linthresh=1)
+        if key == "temperature_ratio":
+            axis.axhline(1, color="black", linewidth=0.8)
+            axis.set_yscale("log")
+        if key == "argmax_error":
+            axis.set_ylim(0, 2)
+        if key.startswith("separation"):
+            axis.set_ylim(0, 4)
+        axis.grid(alpha=0.3)

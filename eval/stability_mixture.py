@@ -1,0 +1,193 @@
+"""A Gaussian mixture, a linear encoder, a soft codebook: the runs of a stability study.
+
+N latents of size D, K prototypes, X the size of a data point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from softvq import (
+    CodebookOutput,
+    ConstantTemperature,
+    CriticalFraction,
+    DDCLCodebook,
+    DDCLEMCodebook,
+    Schedule,
+)
+from softvq.functional import critical_temperature, largest_variance, latent_covariance
+
+POINTS, CLUSTERS, INPUTS, DIM, CODES = 96, 4, 8, 4, 8
+# Of the clusters' centres, over that of a cluster; before the data is scaled.
+SPREAD = 3.0
+INITS = ("spread", "near", "kmeans")
+TERMS = ("loss", "loss_ols", "variance")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One run.
+
+    Attributes:
+        seed: Of data, weights and prototypes.
+        ratio: T / (4 lambda_max) of the latents at the start; T / T_c for the gradient codebook
+            with ``variance_weight`` 1 and no reconstruction.
+        epsilon: Encoder's learning rate over the prototypes'.
+        learns: Whether the encoder learns, and with ``reconstruction`` the decoder; else latents
+            are frozen.
+        reconstruction: Weight of the squared error of the reconstruction, summed over X and
+            divided by D as the codebook's loss is.
+        control: Whether T is ``fixed`` in absolute units, or ``follows`` the latents so that
+            T / T_c is.
+        init: Prototypes ``spread`` over random latents, ``near`` collapse, or ``kmeans``.
+        commitment: Weight of the codebook's loss.
+        variance_weight: b in ``L_OLS + b V``.
+        term: ``loss``, the codebook's; or one of its terms alone, ``loss_ols`` or ``variance``.
+        em: Prototypes by soft EM instead of the gradient.
+        rate: Of gradient descent, for the faster of encoder and prototypes; the data's largest
+            variance is 1.
+    """
+
+    seed: int
+    ratio: float
+    epsilon: float = 0.1
+    learns: bool = False
+    reconstruction: float = 0.0
+    control: str = "fixed"
+    init: str = "spread"
+    commitment: float = 1.0
+    variance_weight: float = 1.0
+    term: str = "loss"
+    em: bool = False
+    rate: float = 1.0
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What runs must share to be one batch: all that the first one's model stands for."""
+        return (
+            self.learns, self.reconstruction > 0, self.control, self.commitment,
+            self.variance_weight, self.em,
+        )  # fmt: skip
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Learning rates of encoder and prototypes.
+
+        Example:
+            >>> Setting(0, 1.0, epsilon=0.1).rates, Setting(0, 1.0, epsilon=10.0).rates
+            ((0.1, 1.0), (1.0, 0.1))
+        """
+        encoder = self.rate * min(1.0, self.epsilon)
+        return encoder, encoder / self.epsilon
+
+
+class LinearAutoencoder(nn.Module):
+    """Linear encoder, soft codebook, linear decoder.
+
+    Args:
+        codebook: Of latents of size D.
+        encoder: X to D.
+        decoder: D to X.
+    """
+
+    def __init__(self, codebook: DDCLCodebook, encoder: nn.Linear, decoder: nn.Linear) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.codebook = codebook
+        self.decoder = decoder
+
+    def forward(self, x: Tensor) -> tuple[CodebookOutput, Tensor]:
+        """(N, X) to the code and the reconstruction's squared error, summed over X, over D."""
+        out = self.codebook(self.encoder(x))
+        error = F.mse_loss(self.decoder(out.quantized), x)
+        return out, error * (x.shape[-1] / self.codebook.dim)
+
+
+def mixture(seed: int, points: int = POINTS) -> Tensor:
+    """Points of :data:`CLUSTERS` equal clusters, centred, of largest variance 1.
+
+    Args:
+        seed: Of centres and points.
+        points: N.
+
+    Returns:
+        float64 (N, X).
+
+    Example:
+        >>> x = mixture(seed=0)
+        >>> tuple(x.shape), round(largest_variance(latent_covariance(x)).item(), 4)
+        ((96, 8), 1.0)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    centres = SPREAD * torch.randn(CLUSTERS, INPUTS, generator=generator, dtype=torch.float64)
+    x = centres[torch.arange(points) % CLUSTERS]  # (N, X)
+    x = x + torch.randn(points, INPUTS, generator=generator, dtype=torch.float64)
+    x = x - x.mean(dim=0)
+    return x / largest_variance(latent_covariance(x)).sqrt()
+
+
+@torch.no_grad()
+def build(setting: Setting, dtype: torch.dtype) -> tuple[LinearAutoencoder, Tensor]:
+    """The model of a run, its prototypes placed, and its data (N, X)."""
+    x = mixture(setting.seed).to(dtype)
+    generator = torch.Generator().manual_seed(setting.seed + 1)
+    encoder, decoder = nn.Linear(INPUTS, DIM, dtype=dtype), nn.Linear(DIM, INPUTS, dtype=dtype)
+    # Orthonormal rows keep the scale of the data; the decoder turns them back.
+    basis = torch.linalg.qr(torch.randn(INPUTS, DIM, generator=generator, dtype=dtype))[0]
+    encoder.weight.copy_(basis.mT)
+    decoder.weight.copy_(basis)
+    encoder.bias.zero_()
+    decoder.bias.zero_()
+    codebook = codebook_of(setting, encoder(x), generator)
+    encoder.requires_grad_(setting.learns)
+    decoder.requires_grad_(setting.learns and setting.reconstruction > 0)
+    return LinearAutoencoder(codebook, encoder, decoder), x
+
+
+def codebook_of(setting: Setting, z: Tensor, generator: torch.Generator) -> DDCLCodebook:
+    """The library's codebook, its prototypes placed on (N, D) latents."""
+    if setting.control == "fixed":
+        temperature = setting.ratio * critical_temperature(z).item()
+        controller: Any = ConstantTemperature(Schedule(temperature))
+    else:
+        controller = CriticalFraction(Schedule(setting.ratio))
+    kind = DDCLEMCodebook if setting.em else DDCLCodebook
+    codebook = kind(
+        z.shape[1],
+        CODES,
+        temperature=controller,
+        commitment=setting.commitment,
+        variance_weight=setting.variance_weight,
+    ).to(z.dtype)
+    codebook.initialize(z, seed=setting.seed)  # sets T and T_c, too
+    place(codebook, z, setting.init, generator)
+    return codebook
+
+
+@torch.no_grad()
+def place(codebook: DDCLCodebook, z: Tensor, init: str, generator: torch.Generator) -> None:
+    """Move prototypes, that k-means placed, where a study wants them to start.
+
+    Args:
+        codebook: Initialised on ``z``.
+        z: (N, D).
+        init: One of :data:`INITS`.
+        generator: Of the noise and of the choice of latents.
+
+    Raises:
+        ValueError: If the name is unknown.
+    """
+    if init not in INITS:
+        raise ValueError(f"init must be one of {', '.join(INITS)}, got {init!r}")
+    count = codebook.codebook_size
+    if init == "spread":
+        codebook.codebook.copy_(z[torch.randperm(len(z), generator=generator)[:count]])
+    if init == "near":
+        noise = torch.randn(codebook.codebook.shape, generator=generator, dtype=z.dtype)
+        scale = 0.01 * largest_variance(latent_covariance(z)).sqrt()
+        codebook.codebook.copy_(z.mean(dim=0) + scale * noise)
