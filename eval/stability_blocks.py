@@ -35,6 +35,7 @@ class MixtureOptions:
         inits: Where prototypes start, for T fixed.
         seeds: Number of seeds, from 0.
         steps: Of each run with a learning encoder.
+        frozen_steps: Of each run on frozen latents.
         rounds: Bisections of the measured critical temperatures.
     """
 
@@ -44,6 +45,7 @@ class MixtureOptions:
     inits: tuple[str, ...] = INITS
     seeds: int = 3
     steps: int = 600
+    frozen_steps: int = 600
     rounds: int = 8
 
 
@@ -69,14 +71,14 @@ def mixture_blocks(options: MixtureOptions) -> list[Block]:
     blocks = [
         Block(
             f"curve/{name}",
-            tuple(Setting(seed, ratio, rate=2.0, **own) for ratio in CURVE for seed in seeds),
-            (0, max(1, options.steps // 2)),
+            tuple(Setting(seed, ratio, rate=4.0, **own) for ratio in CURVE for seed in seeds),
+            (0, options.frozen_steps),
         )
         for name, own in CURVES.items()
     ]
     for term in TERMS:
         runs = [Setting(seed, r, rate=2.0, term=term) for r in TERM_RATIOS for seed in seeds]
-        blocks.append(Block(f"term/{term}", tuple(runs), steps))
+        blocks.append(Block(f"term/{term}", tuple(runs), record_steps(options.frozen_steps)))
     for weight in options.weights:
         for name in ("commitment", "variance_weight"):
             base = Setting(0, 1.0, learns=True, reconstruction=1.0)

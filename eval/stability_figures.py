@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -17,12 +17,6 @@ from training.checkpoint import write_atomic
 from .stability import Panel, final, outcome, panels, runs_of, shares
 from .stability_blocks import CURVES, TERM_RATIOS
 
-# Theory: T / (4 lambda_max) at which collapse begins to attract, label, style.
-LINES = (
-    (1.0, "$T_c = 4\\lambda_{max}$ (gradient through q)", "-"),
-    (0.5, "$T_c = 2\\lambda_{max}$ (q held)", ":"),
-)
-DECODED = (2.0, "$T_c = 4\\lambda_{max}(a + 1)/b$ (reconstruction counted in a)", "--")
 TRAJECTORIES = (
     ("separation_mean", "mean separation / $\\sqrt{\\lambda_{max}}$"),
     ("separation_min", "minimum separation / $\\sqrt{\\lambda_{max}}$"),
@@ -157,8 +151,8 @@ def _phase(axis: Axes, runs: list[dict[str, Any]], name: str) -> Any:
         text = "div." if diverged[x, y] == 1 else "-" if math.isnan(value) else f"{value:.2g}"
         dark = "white" if found[x, y] > 0.6 else "black"
         axis.text(x, y, text, ha="center", va="center", fontsize=6.5, color=dark)
-    for place, label, style in (*LINES, DECODED):
-        axis.axhline(place, color="tab:blue", linestyle=style, linewidth=1.6, label=label)
+    for label, style, line in THEORY[name]:
+        axis.plot(xs, [line(x) for x in xs], color="tab:blue", linestyle=style, label=label)
     axis.set(
         xscale="log", yscale="log", xlabel=AXES[name], ylabel="$T / 4\\lambda_{max}$ at the start",
         ylim=(edges(ys)[0], edges(ys)[-1]),
@@ -166,6 +160,18 @@ def _phase(axis: Axes, runs: list[dict[str, Any]], name: str) -> Any:
     return image
 
 
+# Critical temperatures over 4 lambda_max of the start, as functions of the axis.
+Line = tuple[str, str, Callable[[float], float]]
+HELD = "2 $\\lambda_{max}$ (q held)"
+THROUGH = "4 $\\lambda_{max}$ a/b (gradient through q)"
+DECODED = "4 $\\lambda_{max}$ a/b, reconstruction (if any) counted in a"
+THEORY: dict[str, list[Line]] = {
+    "epsilon": [
+        (THROUGH, "-", lambda x: 1.0), (DECODED, "--", lambda x: 2.0), (HELD, ":", lambda x: 0.5),
+    ],
+    "commitment": [(THROUGH, "-", lambda x: 1.0), (DECODED, "--", lambda x: (x + 1) / x)],
+    "variance_weight": [(THROUGH, "-", lambda x: 1 / x), (DECODED, "--", lambda x: 2 / x)],
+}  # fmt: skip
 AXES = {
     "epsilon": "$\\epsilon$ = encoder rate / prototype rate",
     "commitment": "weight of the codebook's loss (reconstruction: 1)",
@@ -194,16 +200,14 @@ def trajectory_figure(result: dict[str, Any]) -> Figure | None:
     wanted = [panel for panel in wanted if not panel.title.endswith("kmeans")] or wanted
     if not wanted:
         return None
-    shape = len(wanted), len(TRAJECTORIES)
+    rows = [(panel, ratio) for panel in wanted for ratio in shown_ratios(panel)]
+    shape = len(rows), len(TRAJECTORIES)
     figure = Figure(figsize=(3.4 * shape[1], 2.7 * shape[0] + 0.5), layout="constrained")
     axes = figure.subplots(*shape, squeeze=False)
-    for row, (title, _, runs) in zip(axes, wanted, strict=True):
-        ratios = sorted({run["ratio"] for run in runs})
-        ratio = ratios[len(ratios) // 2 - (len(ratios) > 3)]
-        _trajectories(row, [run for run in runs if run["ratio"] == ratio])
-        row[0].set_ylabel(
-            f"{title}\n$T = {ratio:g} \\cdot 4\\lambda_{{max}}$ at the start", fontsize=8
-        )
+    for row, (panel, ratio) in zip(axes, rows, strict=True):
+        _trajectories(row, [run for run in panel.runs if run["ratio"] == ratio])
+        start = f"$T = {ratio:g} \\cdot 4\\lambda_{{max}}$ at the start"
+        row[0].set_ylabel(f"{panel.title}\n{start}", fontsize=8)
     for axis, (_, label) in zip(axes[0], TRAJECTORIES, strict=True):
         axis.set_title(label, fontsize=10)
     for axis in axes[-1]:
@@ -211,6 +215,13 @@ def trajectory_figure(result: dict[str, Any]) -> Figure | None:
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return figure
+
+
+def shown_ratios(panel: Panel) -> list[float]:
+    """Temperatures of which the trajectories are drawn: all of few, else one below T_c."""
+    ratios = sorted({run["ratio"] for run in panel.runs})
+    below = [ratio for ratio in ratios if ratio < 0.5]
+    return ratios if len(ratios) < 4 or not below else below[-1:]
 
 
 def _trajectories(row: Sequence[Axes], runs: list[dict[str, Any]]) -> None:

@@ -228,7 +228,7 @@ def test_a_run_that_diverges_is_called_so_and_spoils_no_other():
 
 SMALL_STUDY = (
     "--epsilons", "1,0.1", "--ratios", "0.2,2", "--weights", "1", "--inits", "near",
-    "--seeds", "1", "--steps", "3",
+    "--seeds", "1", "--steps", "3", "--frozen-steps", "2",
 )  # fmt: skip
 
 
@@ -257,7 +257,7 @@ def test_the_command_leaves_json_tables_and_pictures_and_goes_on(tmp_path, quick
     result = stability(*SMALL_STUDY, "-o", tmp_path / "s")
     assert result.exit_code == 0, result.output
     study = read(tmp_path / "s")
-    options = MixtureOptions((0.1, 1.0), (0.2, 2.0), (1.0,), ("near",), 1, 3)
+    options = MixtureOptions((0.1, 1.0), (0.2, 2.0), (1.0,), ("near",), 1, 3, 2)
     names = [block.name for block in mixture_blocks(options)]
     assert list(study["runs"]) == names
     run = study["runs"]["epsilon/codebook/fixed"][0]

@@ -10,7 +10,8 @@ import click
 from training.errors import UserError
 
 # Options of one kind of data alone.
-ONLY = {"weights": "mixture", "inits": "mixture", "steps": "mixture", "controls": "cifar10",
+ONLY = {"weights": "mixture", "inits": "mixture", "steps": "mixture", "frozen_steps": "mixture",
+        "controls": "cifar10",
         "epochs": "cifar10", "lr": "cifar10", "settings": "cifar10"}  # fmt: skip
 
 
@@ -33,6 +34,9 @@ ONLY = {"weights": "mixture", "inits": "mixture", "steps": "mixture", "controls"
 )  # fmt: skip
 @click.option("--inits", help="mixture: spread, near (collapse), kmeans; default all.")
 @click.option("--steps", type=click.IntRange(1), help="mixture: of each run; default 600.")
+@click.option(
+    "--frozen-steps", type=click.IntRange(1), help="mixture: with frozen latents; default 600."
+)
 @click.option(
     "--controls", help="cifar10: follows (T/T_c held, latents standardised), fixed (T held, "
     "latents free); default both.",
@@ -62,7 +66,7 @@ def command(data: str, report_only: bool, out: Path, **given: Any) -> None:
     given = {name: value for name, value in given.items() if value not in (None, ())}
     for name in given:
         if ONLY.get(name, data) != data:
-            flag = "set" if name == "settings" else name
+            flag = "set" if name == "settings" else name.replace("_", "-")
             raise UserError(f"--{flag} is for --data {ONLY[name]}, not for {data}; leave it out")
     result = study(data, options_of(data, given), out, train=not report_only)
     text, files = write_results(result, out)
