@@ -69,4 +69,10 @@ def command(
         write_text(json_file, text)
         click.echo(f"written to {json_file}")
     if html_file is not None:
-        raise NotImplementedError
+        from eval.doctor import diagnose
+        from eval.run_page import write_run_page
+
+        findings = diagnose(run, data_dir=data_dir, device=device)
+        same = {"data_dir": data_dir, "limit_test": limit_test, "device": device}
+        write_run_page(html_file, run, figures, findings, **same)
+        click.echo(f"written to {html_file}")
