@@ -32,7 +32,14 @@ GRADIENT_IMAGES = 64
 LATTICES = ("fsq", "lfq")
 # What a severe finding of a level explains, and need not be said again.
 EXPLAINS = {
-    "collapsed": ("too-soft", "duplicates", "low-perplexity", "dead-gradient", "far-codes"),
+    "collapsed": (
+        "too-soft",
+        "starved-codes",
+        "low-perplexity",
+        "duplicates",
+        "far-codes",
+        "dead-gradient",
+    ),
     "never-recovered": ("starved-codes", "low-perplexity"),
     "starved-codes": ("low-perplexity",),
     "too-many-codes": ("starved-codes", "low-perplexity"),

@@ -47,9 +47,9 @@ def check_dead_gradient(flow: GradientFlow, config: TrainConfig) -> Finding | No
     return Finding(
         "dead-gradient",
         "severe" if severe else "warning",
-        f"Of the decoder's gradient {100 * flow.ratio:.2g} % (by norm) reaches the latents through "
-        f"the codebook; {100 * flow.silent:.0f} % of the tokens get less than {100 * SILENT:g} % "
-        "of it.",
+        f"The decoder's gradient reaches the latents with {flow.ratio:.2g} times the norm that it "
+        f"has at their codes (straight through: 1), and {100 * flow.silent:.1f} % of the tokens "
+        f"get less than {100 * SILENT:g} % of it.",
         advice,
     )
 

@@ -79,7 +79,12 @@ def _collapse_advice(config: TrainConfig) -> str:
             f"--temperature-end {1.05 if config.recipe == 'tokens' else 1.3}",
         }[config.temperature_mode] + f"{pinned}."
     if config.quantizer in ("vq", "vq-ema"):
-        return f"Start prototypes on the latents, --init kmeans --restart-threshold 0.1{pinned}."
+        # Textbook prototypes start in one point, and their rate is too low to leave it soon.
+        faster = " --epsilon 0.03" if config.quantizer == "vq" else ""
+        return (
+            "Start prototypes on the latents, --init kmeans --restart-threshold 0.1"
+            f"{faster}{pinned}."
+        )
     return f"Take a codebook that starts on the latents: --quantizer vq-ema{pinned}."
 
 

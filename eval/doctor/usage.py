@@ -96,7 +96,7 @@ def starved_advice(config: TrainConfig, used: int) -> str:
     threshold = config.restarts_below
     restarted = threshold > 0 and config.kmeans_init
     if config.quantizer == "vq" and not restarted:
-        return "Take --quantizer vq-ema, or --init kmeans --restart-threshold 0.1."
+        return "Take --quantizer vq-ema, or --init kmeans --restart-threshold 0.1 --epsilon 0.03."
     if config.quantizer in OWN:
         if restarted:
             return (
@@ -153,7 +153,7 @@ def check_low_perplexity(counts: Tensor, source: str, config: TrainConfig) -> Fi
         weight = max(0.05, 2 * config.loss_weights[1])
         advice = f"Even out the use, --usage-weight {weight:g}, or take --codebook-size {size}."
     elif config.quantizer == "vq":
-        advice = "Take --quantizer vq-ema, or --init kmeans --restart-threshold 0.1."
+        advice = "Take --quantizer vq-ema, or --init kmeans --restart-threshold 0.1 --epsilon 0.03."
     else:
         advice = f"A codebook of --codebook-size {size} would carry as much."
     return Finding(
