@@ -16,7 +16,7 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urldefrag, urlsplit
 
 # What a screenshot's name ends in: width and height of the window, screen pixels per CSS pixel.
 WINDOWS = {"-phone": (390, 844, 2), "-desktop": (1280, 900, 1)}
@@ -80,7 +80,9 @@ def watch(page: Any, address: str) -> list[str]:
     def asked(request: Any) -> None:
         url = urlsplit(request.url)
         # What a page holds is no request; a page of a server may ask it.
-        inside = url.scheme in ("data", "blob") or request.url == address
+        inside = (
+            url.scheme in ("data", "blob") or urldefrag(request.url)[0] == urldefrag(address)[0]
+        )
         if not inside and (own.scheme == "file" or url.netloc != own.netloc):
             problems.append(f"it asks for {request.url}")
 
@@ -109,7 +111,7 @@ def size(text: str) -> tuple[int, int]:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("page", help="an HTML file, or an address")
+    parser.add_argument("page", help="an HTML file, or an address; #NAME scrolls to a place")
     parser.add_argument("out", nargs="?", help="start of the screenshots' names; none: only check")
     parser.add_argument("--chromium", default=find_chromium(), help="the browser's program")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds to wait after loading")
@@ -121,9 +123,10 @@ def main() -> int:
         parser.error("no chromium on the search path: install it, or give --chromium")
     address = args.page
     if "://" not in address:
-        if not Path(address).is_file():
-            parser.error(f"there is no file {address}")
-        address = Path(address).resolve().as_uri()
+        file, place = urldefrag(address)
+        if not Path(file).is_file():
+            parser.error(f"there is no file {file}")
+        address = Path(file).resolve().as_uri() + (f"#{place}" if place else "")
     wrong = look(
         address,
         args.out,
