@@ -121,7 +121,7 @@ def split_of(classes: NDArray[np.str_] | None, count: int, codebook_size: int, s
 
     least = 8 * (max(codebook_size, CLUSTER_COUNTS[-1]) + 1)
     if count < least:
-        raise DatasetError(f"{count} objects are too few for these clusters: at least {least}")
+        raise DatasetError(f"{count} objects are too few for these clusters: give {least} or more")
     enough = classes is not None and min(Counter(classes.tolist()).values()) >= 8
 
     def parts(rows: NDArray[np.int64], share: float, state: int) -> list[NDArray[np.int64]]:
