@@ -121,8 +121,9 @@ def soft_quantize(
     usage = token_weights(mask, z) @ q  # (K,)
     usage_kl = usage_divergence(usage)
     with torch.no_grad():
-        log_partition = top - q.gather(1, indices[:, None]).squeeze(1).log()
-        entropy = (log_partition + loss_q / temperature).clamp_min(0)
+        # From logits below the largest: at low T the others are too large to subtract.
+        top_q = q.gather(1, indices[:, None]).squeeze(1)
+        entropy = (-top_q.log() - torch.einsum("nk,nk->n", q, logits)).clamp_min(0)
     quantized = quantized + center
     code = SoftCode(
         quantized, loss_q, loss_ols, variance, usage_kl, indices, entropy, usage.detach()

@@ -6,6 +6,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from softvq.attention import soft_quantize_attention
 from softvq.functional import (
     assignment,
     critical_temperature,
@@ -243,3 +244,17 @@ def test_largest_variance_in_any_dtype(dtype):
     assert value.dtype == dtype
     assert value.item() == 3.0
     assert largest_variance(-matrix).item() == 0.0
+
+
+@pytest.mark.parametrize("quantize", [soft_quantize, soft_quantize_attention])
+def test_entropy_keeps_its_digits_at_any_temperature(quantize):
+    """It was a difference of two numbers of the size of d / T: 131072 nats at T = 1e-12."""
+    generator = torch.Generator().manual_seed(0)
+    z = torch.cat([torch.zeros(500, 1), torch.ones(12, 1)])
+    z = z + 1e-7 * torch.randn(512, 1, generator=generator)
+    codebook = torch.tensor([[0.0], [1.0], [0.5], [0.25]])
+    for temperature in (1e-12, 1e-8, 1e-4):
+        entropy = quantize(z, codebook, temperature).entropy
+        assert entropy.max() <= 1e-6
+    pair = torch.tensor([[-1.0], [1.0]])  # two codes at the same distance, however cold
+    assert quantize(torch.zeros(3, 1), pair, 1e-12).entropy == pytest.approx(math.log(2))
