@@ -20,7 +20,7 @@ from .text_readout import FittedReadout, encode_tokens
 TEMPLATE = Path(__file__).with_name("cards.html.jinja")
 DOCUMENTS, WORDS, DOCUMENT_WORDS = 5, 15, 6
 EXCERPT = 280  # characters
-# Occurrences that a word is thought to have had at the prototype's mean share: few say little.
+# Occurrences at the mean share of a prototype that every word is given beside its own.
 PRIOR = 10.0
 
 
@@ -30,7 +30,7 @@ class TopDocument(NamedTuple):
     Attributes:
         share: Of the prototype in it.
         label: Its class.
-        words: Its words that are assigned to the prototype most.
+        words: Its words that are assigned to the prototype most, there and everywhere.
         excerpt: How it begins.
     """
 
@@ -75,7 +75,8 @@ def cards_of(
     """
     shares = fit.proportions(documents)  # (N, K)
     clusters = shares.argmax(dim=1)
-    words = top_words(fit, documents, tokenizer)
+    means = word_means(fit, documents)
+    words = top_words(means, documents.tokens.ids, tokenizer)
     distances = torch.cdist(fit.encoder(documents.mean), fit.readout.codebook.codebook.detach())
     corpus = data.splits["train"]
     cards = []
@@ -95,7 +96,7 @@ def cards_of(
                     TopDocument(
                         share=float(shares[row, k]),
                         label=data.classes[int(corpus.labels[row])],
-                        words=document_words(fit, documents, tokenizer, row, k),
+                        words=document_words(fit, documents, tokenizer, means, row, k),
                         excerpt=excerpt(corpus.texts[row]),
                     )
                     for row in nearest[:DOCUMENTS].tolist()
@@ -105,10 +106,11 @@ def cards_of(
     return cards
 
 
-def top_words(
-    fit: FittedReadout, documents: Documents, tokenizer: Any
-) -> list[list[tuple[str, float]]]:
-    """For each prototype the words with the largest mean assignment to it, and that mean."""
+def word_means(fit: FittedReadout, documents: Documents) -> Tensor:
+    """Mean assignment of every vocabulary entry, wherever it stands, to every prototype: (V, K).
+
+    Few occurrences say little: means are drawn to those of all tokens.
+    """
     tokens, ids = encode_tokens(documents.tokens, fit.encoder), documents.tokens.ids.long()
     size = int(ids.max()) + 1
     codebook = fit.readout.codebook
@@ -118,11 +120,20 @@ def top_words(
             sums.index_add_(0, own, assignments(codebook, piece[None]).squeeze(0))
     counts = ids.bincount(minlength=size)[:, None]  # (V, 1)
     prior = sums.sum(dim=0) / counts.sum()  # (K,)
-    means = (sums + PRIOR * prior) / (counts + PRIOR)  # (V, K)
-    found = (counts.squeeze(1) > 0).nonzero().squeeze(1).tolist()
-    shown = {i: word for i in found if (word := shown_word(tokenizer, i))}
-    rows = torch.tensor(list(shown), dtype=torch.int64)
-    return [ranked(means[rows, k], list(shown.values())) for k in range(codebook.codebook_size)]
+    return (sums + PRIOR * prior) / (counts + PRIOR)
+
+
+def top_words(means: Tensor, ids: Tensor, tokenizer: Any) -> list[list[tuple[str, float]]]:
+    """For each prototype the words of a text with the largest mean assignment, and that mean.
+
+    Args:
+        means: (V, K), of :func:`word_means`.
+        ids: (M,), the text's vocabulary entries.
+        tokenizer: Gives them their words.
+    """
+    shown = {i: word for i in ids.unique().tolist() if (word := shown_word(tokenizer, i))}
+    rows, words = torch.tensor(list(shown), dtype=torch.int64), list(shown.values())
+    return [ranked(means[rows, k], words) for k in range(means.shape[1])]
 
 
 def ranked(values: Tensor, words: list[str]) -> list[tuple[str, float]]:
@@ -132,16 +143,33 @@ def ranked(values: Tensor, words: list[str]) -> list[tuple[str, float]]:
 
 
 def document_words(
-    fit: FittedReadout, documents: Documents, tokenizer: Any, row: int, prototype: int
+    fit: FittedReadout,
+    documents: Documents,
+    tokenizer: Any,
+    means: Tensor,
+    row: int,
+    prototype: int,
 ) -> list[str]:
-    """The words of a document that are assigned to a prototype most, each once."""
+    """The words of a document that are assigned to a prototype most, there and everywhere.
+
+    Args:
+        fit: A fitted readout.
+        documents: Embedded.
+        tokenizer: Of the encoder.
+        means: (V, K), of :func:`word_means`. In a document that is about one thing every token is,
+            so that its own assignments do not tell the telling words from the others.
+        row: Which document.
+        prototype: Which prototype.
+    """
     start, end = documents.tokens.offsets[row : row + 2].tolist()
     ids = documents.tokens.ids[start:end].tolist()
-    latents = fit.encoder(documents.tokens.tokens[start:end])
     words = [shown_word(tokenizer, i) or "" for i in ids]
+    latents = fit.encoder(documents.tokens.tokens[start:end])
     shares = fit.readout.explain(latents, words, top=len(words))
-    own = next(share for share in shares if share.prototype == prototype)
-    return list(dict.fromkeys(t.word for t in own.tokens if t.word))[:DOCUMENT_WORDS]
+    tokens = next(share.tokens for share in shares if share.prototype == prototype)
+    weights = [float(means[ids[token.position], prototype]) * token.assignment for token in tokens]
+    order = sorted(range(len(tokens)), key=lambda place: -weights[place])
+    return list(dict.fromkeys(tokens[i].word for i in order if tokens[i].word))[:DOCUMENT_WORDS]
 
 
 def shown_word(tokenizer: Any, index: int) -> str | None:
