@@ -73,6 +73,13 @@ def command(
         from eval.run_page import write_run_page
 
         findings = diagnose(run, data_dir=data_dir, device=device)
-        same = {"data_dir": data_dir, "limit_test": limit_test, "device": device}
-        write_run_page(html_file, run, figures, findings, **same)
+        write_run_page(
+            html_file,
+            run,
+            figures,
+            findings,
+            data_dir=data_dir,
+            limit_test=limit_test,
+            device=device,
+        )
         click.echo(f"written to {html_file}")
