@@ -9,8 +9,9 @@ RUN := $(VENV)/bin/python
 train: $(VENV)/.train
 	@out=runs/quick-$$(date +%Y%m%d-%H%M%S) && \
 	$(RUN) train.py --preset quick --out $$out && \
-	$(RUN) -m eval report $$out --json $$out/report.json && \
+	$(RUN) -m eval report $$out --json $$out/report.json --html $$out/report.html && \
 	echo && echo "run folder:  $$out" && \
+	echo "report:      $$out/report.html" && \
 	echo "TensorBoard: $(VENV)/bin/tensorboard --logdir $$out"
 
 test: $(VENV)/.dev
