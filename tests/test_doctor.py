@@ -129,6 +129,26 @@ def test_a_lattice_is_not_judged_by_where_its_codes_lie(runs, quantizer):
     assert ("dead-gradient", None) not in found
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "sick"),
+    [
+        ({}, set()),
+        ({"recipe": "paper"}, set()),
+        ({"quantizer": "vq-ema"}, set()),
+        ({"levels": 3}, set()),
+        ({"quantizer": "vq"}, {"collapsed", "never-recovered"}),
+    ],
+)
+def test_real_images(tmp_path, monkeypatch, cifar10_dir, options, sick):
+    without_figures(monkeypatch)
+    monkeypatch.setattr(RunLog, "write_pictures", lambda *args: None, raising=False)
+    real = {"dataset": "cifar10", "data_dir": str(cifar10_dir), "limit_train": 2000, "epochs": 5}
+    size = {"hidden_channels": 32, "codebook_size": 256, "codebook_dim": 64, "batch_size": 128}
+    run = run_small(tmp_path / "run", **real, **size, **options)
+    assert severe(look(run, images=600)) == sick
+
+
 def test_a_temperature_above_the_critical_one(runs):
     hot = {"temperature_mode": "critical", "temperature_start": 1.2, "temperature_end": 1.2}
     found = look(runs(**hot))
