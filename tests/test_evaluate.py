@@ -1,4 +1,4 @@
-"""training.evaluate and image_sums of eval.image_metrics against scikit-image, NumPy and definitions."""
+"""Figures of a split and of images against scikit-image, NumPy and definitions."""
 
 from __future__ import annotations
 
