@@ -130,6 +130,24 @@ def spread_of(values: list[float]) -> str:
     return f"{sum(values) / len(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
+def summary(result: dict[str, Any]) -> dict[str, Any]:
+    """A study without its histories: each run's settings that vary, and its figures at the end."""
+    varied = ("seed", "init", "epsilon", "ratio")
+    shown = (
+        "collapsed", "separation_min", "separation_mean", "distinct", "temperature_ratio",
+        "utilization", "soft_perplexity", "argmax_error", "soft_error", "mse_soft", "mse_argmax",
+    )  # fmt: skip
+    runs = {
+        block: [
+            {name: run[name] for name in varied}
+            | {name: final(run, name) for name in shown if name in run["history"]}
+            for run in own
+        ]
+        for block, own in result["runs"].items()
+    }
+    return {**result, "runs": runs}
+
+
 def report(result: dict[str, Any]) -> str:
     """Tables, as markdown."""
     lines: list[str] = []

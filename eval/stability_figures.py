@@ -132,8 +132,11 @@ def _phases(wanted: list[Panel]) -> Figure | None:
     for axis in list(axes)[len(wanted) :]:
         axis.axis("off")
     figure.colorbar(image, ax=figure.axes, label="share of seeds collapsed")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9)
+    known: dict[str, Any] = {}
+    for axis in figure.axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            known.setdefault(label, handle)
+    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=3)
     return figure
 
 
@@ -143,28 +146,60 @@ def _phase(axis: Axes, runs: list[dict[str, Any]], name: str) -> Any:
     xs, ys = (sorted({place[i] for place in found}) for i in (0, 1))
     cells = [[found.get((x, y), math.nan) for x in xs] for y in ys]
     image = axis.pcolormesh(
-        edges(xs), edges(ys), cells, cmap="OrRd", vmin=0, vmax=1, edgecolors="white"
+        range(len(xs)), range(len(ys)), cells, cmap="OrRd", vmin=0, vmax=1, edgecolors="white"
     )
     for x, y in found:
         own = [r for r in runs if (r[name], r["ratio"]) == (x, y) and outcome(r) != "diverged"]
         value = mean([final(run, "separation_mean") for run in own])
-        text = "div." if diverged[x, y] == 1 else "-" if math.isnan(value) else f"{value:.2g}"
+        text = "div." if diverged[x, y] == 1 else "-" if math.isnan(value) else cell_text(value)
         dark = "white" if found[x, y] > 0.6 else "black"
-        axis.text(x, y, text, ha="center", va="center", fontsize=6.5, color=dark)
+        place = (xs.index(x), ys.index(y))
+        axis.text(*place, text, ha="center", va="center", fontsize=8, color=dark, zorder=3)
+    decoded = any(run.get("reconstruction") for run in runs)
     for label, style, line in THEORY[name]:
-        axis.plot(xs, [line(x) for x in xs], color="tab:blue", linestyle=style, label=label)
-    axis.set(
-        xscale="log", yscale="log", xlabel=AXES[name], ylabel="$T / 4\\lambda_{max}$ at the start",
-        ylim=(edges(ys)[0], edges(ys)[-1]),
-    )  # fmt: skip
+        if label == DECODED and not decoded:
+            continue
+        dense = [xs[0] * (xs[-1] / xs[0]) ** (step / 200) for step in range(201)]
+        across, heights = ([between(xs, x) for x in dense], [between(ys, line(x)) for x in dense])
+        axis.plot(across, heights, color="tab:blue", linestyle=style, label=label, linewidth=2)
+    axis.set(xlabel=AXES[name], ylabel="$T / 4\\lambda_{max}$ at the start")
+    axis.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
+    axis.set_yticks(range(len(ys)), [f"{y:g}" for y in ys])
+    axis.set_ylim(-0.5, len(ys) - 0.5)
     return image
+
+
+def cell_text(value: float) -> str:
+    """A separation in two digits; what is below a hundredth is 0.
+
+    Example:
+        >>> cell_text(1.234), cell_text(1e-7), cell_text(1234.0)
+        ('1.2', '0', '1.2e+03')
+    """
+    return "0" if value < 0.01 else f"{value:.2g}"
+
+
+def between(values: Sequence[float], value: float) -> float:
+    """Where a value lies among cells of equal height, by its logarithm; NaN beyond them.
+
+    Example:
+        >>> between([0.1, 1.0, 10.0], 1.0), round(between([0.1, 1.0], 0.316), 2)
+        (1.0, 0.5)
+        >>> between([0.1, 1.0], 5.0)
+        nan
+    """
+    for number, (low, high) in enumerate(pairwise(values)):
+        # A ten-millionth, so that rounding does not put the last value beyond itself.
+        if low * (1 - 1e-7) <= value <= high * (1 + 1e-7):
+            return number + math.log(value / low) / math.log(high / low)
+    return math.nan
 
 
 # Critical temperatures over 4 lambda_max of the start, as functions of the axis.
 Line = tuple[str, str, Callable[[float], float]]
 HELD = "2 $\\lambda_{max}$ (q held)"
 THROUGH = "4 $\\lambda_{max}$ a/b (gradient through q)"
-DECODED = "4 $\\lambda_{max}$ a/b, reconstruction (if any) counted in a"
+DECODED = "4 $\\lambda_{max}$ a/b, reconstruction counted in a"
 THEORY: dict[str, list[Line]] = {
     "epsilon": [
         (THROUGH, "-", lambda x: 1.0), (DECODED, "--", lambda x: 2.0), (HELD, ":", lambda x: 0.5),
@@ -177,20 +212,6 @@ AXES = {
     "commitment": "weight of the codebook's loss (reconstruction: 1)",
     "variance_weight": "b, weight of V against L_OLS",
 }
-
-
-def edges(values: Sequence[float]) -> list[float]:
-    """Borders of cells about values on a logarithmic axis.
-
-    Example:
-        >>> [round(edge, 3) for edge in edges([0.1, 1.0])]
-        [0.032, 0.316, 3.162]
-    """
-    logs = [math.log(value) for value in values]
-    inner = [(a + b) / 2 for a, b in pairwise(logs)]
-    first = logs[0] - (inner[0] - logs[0] if inner else 0.5)
-    last = logs[-1] + (logs[-1] - inner[-1] if inner else 0.5)
-    return [math.exp(edge) for edge in (first, *inner, last)]
 
 
 def trajectory_figure(result: dict[str, Any]) -> Figure | None:

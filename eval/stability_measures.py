@@ -43,8 +43,8 @@ def separation(codebook: Tensor, largest: float) -> Separation:
         ValueError: If there is one prototype only, or the variance is not positive.
 
     Example:
-        >>> separation(torch.tensor([[0.0], [0.1], [6.0]]), largest=4.0)
-        Separation(minimum=0.05, mean=2.0, distinct=3)
+        >>> separation(torch.tensor([[0.0], [0.5], [6.0]]), largest=4.0)
+        Separation(minimum=0.25, mean=2.0, distinct=3)
     """
     count = codebook.shape[0]
     if count < 2 or not largest > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from training.checkpoint import write_text
 from training.errors import UserError
 
 from .plan import parse_settings
-from .stability import opened, report, save
+from .stability import opened, report, save, summary
 from .stability_batch import run_batch
 from .stability_blocks import MixtureOptions, columns, mixture_blocks
 from .stability_boundary import CASES, boundaries
@@ -105,10 +106,20 @@ def names_of(name: str, text: str) -> tuple[str, ...]:
 
 
 def write_results(result: dict[str, Any], out: Path) -> tuple[str, list[Path]]:
-    """Tables in ``stability.md`` and pictures; the text, and the files written."""
+    """Tables in ``stability.md``, figures at the end in ``summary.json``, and pictures.
+
+    Returns:
+        The text of the tables, and the files written.
+    """
     text = report(result)
+    write_text(out / "summary.json", json.dumps(summary(result), allow_nan=False) + "\n")
     write_text(out / "stability.md", text + "\n")
-    return text, [out / "stability.json", out / "stability.md", *draw(result, out)]
+    return text, [
+        out / "stability.json",
+        out / "summary.json",
+        out / "stability.md",
+        *draw(result, out),
+    ]
 
 
 def study_mixture(options: MixtureOptions, out: Path) -> dict[str, Any]:

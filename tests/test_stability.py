@@ -265,6 +265,10 @@ def test_the_command_leaves_json_tables_and_pictures_and_goes_on(tmp_path, quick
     assert run["history"]["step"] == [0, 1, 3]
     assert set(run["history"]) == {"step", *NAMES}
     assert (tmp_path / "s" / "stability.md").read_text() in result.output
+    summed = json.loads((tmp_path / "s" / "summary.json").read_text())
+    ended = summed["runs"]["epsilon/codebook/fixed"][0]
+    assert ended["separation_mean"] == run["history"]["separation_mean"][-1]
+    assert (ended["seed"], ended["epsilon"]) == (0, 0.1)
     for name in ("frozen", "phases", "weights", "trajectories"):
         picture = tmp_path / "s" / f"stability-mixture-{name}.png"
         assert picture.read_bytes()[:4] == b"\x89PNG"
