@@ -15,7 +15,7 @@ train: $(VENV)/.train
 	echo "TensorBoard: $(VENV)/bin/tensorboard --logdir $$out"
 
 test: $(VENV)/.dev
-	$(RUN) -m pytest -q -m "not slow"
+	$(RUN) -m pytest -q -n auto --dist loadfile -m "not slow"
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
