@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -16,9 +15,10 @@ from training.checkpoint import write_text
 from training.errors import DatasetError
 
 from .classify import linear_head
+from .cluster_report import SCORES, table, to_json
 from .clustering import clustering_scores
 from .document_vectors import Documents, LinearEncoder, documents, fit_encoder
-from .embeddings import embed, load_encoder
+from .embeddings import Encoder, embed, load_encoder
 from .intervals import summary
 from .prototype_cards import cards_of, write_cards
 from .text import TextData, data_folder, load_text
@@ -35,11 +35,9 @@ READOUTS = {
     ON_TOKENS: ReadoutSettings(unit="token", starts=3),
 }
 HEAD_SIZES = (16, 64, 256)  # prototypes of the readouts under a linear head
-SCORES = ("accuracy", "nmi", "ari", "purity")
 ENCODER = "minilm_l6_v2_fp16"
 
 Say = Callable[[str], None]
-Clusters = Mapping[str, NDArray[np.int64]]
 
 
 class Study(NamedTuple):
@@ -103,59 +101,82 @@ def run(
         UserError: If a folder or file is missing, or there are fewer documents than clusters.
     """
     started, used = time.perf_counter(), time.process_time()
-    data = load_text(name, data_dir, limit)
-    size = codebook_size or len(data.classes)
-    if len(data.splits["train"].texts) <= size:
-        raise DatasetError(
-            f"{len(data.splits['train'].texts)} training documents are too few for {size} "
-            "clusters; raise --limit or lower --k"
-        )
     folder = data_folder(ENCODER, encoder, "--encoder")
+    data = load_text(name, data_dir, limit)
+    size = clusters_of(data, codebook_size)
     frozen = load_encoder(folder)
-    splits = {
-        split: documents(
-            embed(
-                corpus.texts,
-                frozen,
-                cache,
-                max_length=max_length,
-                progress=f"{name} {split}" if progress else None,
-            )
-        )
-        for split, corpus in data.splits.items()
-    }
+    study = prepare(data, frozen, cache, max_length, size, seeds, progress, say)
+    study = study._replace(started=started)
     embedded = time.perf_counter()
-    axes = fit_encoder(splits["train"].mean, ReadoutSettings().axes)
-    study = Study(data, splits, axes, size, seeds, started, say)
     rows, fits = cluster(study)
-    result: dict[str, Any] = {
-        "data": name,
-        "classes": list(data.classes),
-        "documents": {split: len(corpus.texts) for split, corpus in data.splits.items()},
-        "dropped_empty": {split: corpus.dropped for split, corpus in data.splits.items()},
-        "tokens": {split: len(part.tokens.ids) for split, part in splits.items()},
+    result = description(study) | {
         "limit": limit,
         "encoder": folder.name,
         "max_length": max_length,
-        "codebook_size": size,
-        "seeds": seeds,
         "methods": rows,
-        "settings": {name: asdict(settings) for name, settings in READOUTS.items()},
+        "settings": {method: asdict(settings) for method, settings in READOUTS.items()},
         "identity": identity(fits),
-        "epochs": {name: [epochs_of(one) for one in found] for name, found in fits.items()},
-        "heads": heads(study) if "dev" in splits else [],
+        "epochs": {method: [epochs_of(one) for one in found] for method, found in fits.items()},
+        "heads": heads(study) if "dev" in data.splits else [],
+        "embedding_minutes": round((embedded - started) / 60, 2),
+        "minutes": round((time.perf_counter() - started) / 60, 2),
+        "cpu_minutes": round((time.process_time() - used) / 60, 2),
     }
-    cards = cards_of(fits[BALANCED][0], splits["train"], data, frozen.tokenizer)
-    minutes = {
-        "embedding_minutes": (embedded - started) / 60,
-        "minutes": (time.perf_counter() - started) / 60,
-        "cpu_minutes": (time.process_time() - used) / 60,
-    }
-    result |= {key: round(value, 2) for key, value in minutes.items()}
+    cards = cards_of(fits[BALANCED][0], study.splits["train"], data, frozen.tokenizer)
     write_text(out / f"cluster-{name}.json", to_json(result))
     write_text(out / f"cluster-{name}.md", table(result))
     write_cards(out / f"cluster-{name}.html", cards, result, BALANCED)
     return result
+
+
+def clusters_of(data: TextData, codebook_size: int | None) -> int:
+    """K: as given, else the number of classes.
+
+    Raises:
+        DatasetError: If there are no more training documents than that.
+    """
+    size, count = codebook_size or len(data.classes), len(data.splits["train"].texts)
+    if count <= size:
+        raise DatasetError(
+            f"{count} training documents are too few for {size} clusters; raise --limit or "
+            "lower --k"
+        )
+    return size
+
+
+def prepare(
+    data: TextData,
+    encoder: Encoder,
+    cache: Path,
+    max_length: int,
+    codebook_size: int,
+    seeds: int,
+    progress: bool,
+    say: Say,
+) -> Study:
+    """Embed all splits, and fit the linear encoder on the training split."""
+    started = time.perf_counter()
+    splits = {}
+    for split, corpus in data.splits.items():
+        title = f"{data.name} {split}" if progress else None
+        tokens = embed(corpus.texts, encoder, cache, max_length=max_length, progress=title)
+        splits[split] = documents(tokens)
+    axes = fit_encoder(splits["train"].mean, ReadoutSettings().axes)
+    return Study(data, splits, axes, codebook_size, seeds, started, say)
+
+
+def description(study: Study) -> dict[str, Any]:
+    """What was clustered."""
+    corpora = study.data.splits
+    return {
+        "data": study.data.name,
+        "classes": list(study.data.classes),
+        "documents": {split: len(corpus.texts) for split, corpus in corpora.items()},
+        "dropped_empty": {split: corpus.dropped for split, corpus in corpora.items()},
+        "tokens": {split: len(part.tokens.ids) for split, part in study.splits.items()},
+        "codebook_size": study.codebook_size,
+        "seeds": study.seeds,
+    }
 
 
 def cluster(study: Study) -> tuple[list[dict[str, Any]], dict[str, list[FittedReadout]]]:
@@ -227,20 +248,6 @@ def epochs_of(fit: FittedReadout) -> dict[str, list[float]]:
     }
 
 
-def to_json(result: Mapping[str, Any]) -> str:
-    """JSON with a line for each entry.
-
-    Example:
-        >>> print(to_json({"a": 1, "b": [2, 3]}), end="")
-        {
-        "a": 1,
-        "b": [2, 3]
-        }
-    """
-    lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in result.items())
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
 def heads(study: Study) -> list[dict[str, Any]]:
     """Linear heads on the vectors of readouts over tokens, on CLS and on the mean token."""
     labels = {split: corpus.labels for split, corpus in study.data.splits.items()}
@@ -282,31 +289,3 @@ def head(
     minutes = (time.perf_counter() - study.started) / 60
     study.say(f"{minutes:5.1f} min  head on {name}: {row['test']['mean']:.3f}")
     return row
-
-
-def table(result: Mapping[str, Any]) -> str:
-    """The scores of the test split, as Markdown; mean and standard deviation over seeds."""
-    lines = [
-        "| method | ACC | NMI | ARI | purity | seconds |",
-        "|---|---|---|---|---|---|",
-        *(
-            f"| {row['method']} | "
-            + " | ".join(figure(row["test"][key]) for key in SCORES)
-            + f" | {row['seconds']:.0f} |"
-            for row in result["methods"]
-        ),
-    ]
-    if result["heads"]:
-        lines += ["", "| linear head on | values | dev | test |", "|---|---|---|---|"]
-        lines += [
-            f"| {row['vectors']} | {row['features']} | {figure(row['dev'])} | "
-            f"{figure(row['test'])} |"
-            for row in result["heads"]
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def figure(values: Mapping[str, Any]) -> str:
-    """Mean and standard deviation, as a share of one."""
-    spread = "" if values["sd"] is None else f" ± {values['sd']:.3f}"
-    return f"{values['mean']:.3f}{spread}"

@@ -79,6 +79,15 @@ def cards_of(
     words = top_words(means, documents.tokens.ids, tokenizer)
     distances = torch.cdist(fit.encoder(documents.mean), fit.readout.codebook.codebook.detach())
     corpus = data.splits["train"]
+
+    def document(row: int, k: int) -> TopDocument:
+        return TopDocument(
+            share=float(shares[row, k]),
+            label=data.classes[int(corpus.labels[row])],
+            words=document_words(fit, documents, tokenizer, means, row, k),
+            excerpt=excerpt(corpus.texts[row]),
+        )
+
     cards = []
     for k in shares.mean(dim=0).argsort(descending=True, stable=True).tolist():
         own = corpus.labels[(clusters == k).numpy()]
@@ -92,15 +101,7 @@ def cards_of(
                 label=data.classes[int(counts.argmax())] if len(own) else None,
                 agreement=float(counts.max() / max(len(own), 1)),
                 words=words[k],
-                documents=[
-                    TopDocument(
-                        share=float(shares[row, k]),
-                        label=data.classes[int(corpus.labels[row])],
-                        words=document_words(fit, documents, tokenizer, means, row, k),
-                        excerpt=excerpt(corpus.texts[row]),
-                    )
-                    for row in nearest[:DOCUMENTS].tolist()
-                ],
+                documents=[document(row, k) for row in nearest[:DOCUMENTS].tolist()],
             )
         )
     return cards

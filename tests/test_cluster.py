@@ -21,7 +21,8 @@ from eval import cluster as cluster_module
 from eval import satellites
 from eval.__main__ import main
 from eval.classify import linear_head
-from eval.cluster import BALANCED, ON_DOCUMENTS, ON_TOKENS, READOUTS, figure
+from eval.cluster import BALANCED, ON_DOCUMENTS, ON_TOKENS, READOUTS
+from eval.cluster_report import figure
 from eval.document_vectors import Documents, documents, fit_encoder
 from eval.embeddings import TokenEmbeddings
 from eval.prototype_cards import Card, TopDocument, write_cards

@@ -65,7 +65,8 @@ def command(
         return
     import sys
 
-    from eval.cluster import run, table
+    from eval.cluster import run
+    from eval.cluster_report import table
 
     result = run(
         name,
