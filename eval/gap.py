@@ -20,7 +20,7 @@ from .top_k import top_k_codes, top_of
 
 TOP = (8, 4, 2)
 # What a row of the table has, where the metric was measured.
-METRICS = ("mse", "psnr", "psnr_global", "ssim", "ms_ssim", "lpips")
+METRICS = ("mse", "psnr", "psnr_global", "lpips")
 
 
 class GapMeter:

@@ -11,6 +11,7 @@ from softvq.distributed import widest_dtype
 from training.evaluate import ImageSums, squared_error_sums
 from training.perceptual import PerceptualDistance
 
+METRICS = ("mse", "psnr", "psnr_global", "ssim", "ms_ssim", "lpips")
 SSIM_WINDOW = 11
 # Four halvings, and a window of 11 must fit into what is left.
 MS_SSIM_SIDE = (SSIM_WINDOW - 1) * 2**4 + 1
@@ -36,18 +37,21 @@ def image_sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
     return sums
 
 
-def with_perceptual(distance: PerceptualDistance) -> ImageSums:
-    """:func:`image_sums` and the sum of LPIPS, ``lpips``.
+def with_perceptual(sums: ImageSums, distance: PerceptualDistance | None) -> ImageSums:
+    """Sums, and that of LPIPS, ``lpips``.
 
     Args:
-        distance: On the device of the images.
+        sums: Such as :func:`image_sums`.
+        distance: On the device of the images; None adds nothing.
     """
+    if distance is None:
+        return sums
 
-    def sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
+    def with_lpips(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
         lpips = distance(recon.float(), images.float())  # (B,)
-        return image_sums(recon, images) | {"lpips": lpips.to(widest_dtype(lpips.device)).sum()}
+        return sums(recon, images) | {"lpips": lpips.to(widest_dtype(lpips.device)).sum()}
 
-    return sums
+    return with_lpips
 
 
 def structural_similarity(recon: Tensor, images: Tensor) -> Tensor:

@@ -13,12 +13,12 @@ from tqdm import tqdm
 
 from models import ImageTokenizer
 from training.datasets import to_float
-from training.evaluate import Observer, evaluate_split, is_tokenless
+from training.evaluate import Observer, evaluate_split, is_tokenless, squared_error_sums
 from training.weights import WeightsError
 
 from .distribution import FrechetDistance
-from .gap import METRICS, GapMeter
-from .image_metrics import definitions, image_sums, with_perceptual
+from .gap import GapMeter
+from .image_metrics import METRICS, definitions, image_sums, with_perceptual
 from .judges import Judges
 from .levels import level_ablation
 from .refit import refit_decoder
@@ -65,8 +65,9 @@ def evaluate_run(
         model,
         images,
         batch_size=batch_size,
-        image_sums=with_perceptual(ready.perceptual) if ready.perceptual else image_sums,
+        image_sums=with_perceptual(image_sums, ready.perceptual),
         decoders=gap.decoders,
+        decoder_sums=with_perceptual(squared_error_sums, ready.perceptual),
         observers=[gap.observe, *(_observer(d) for d in ready.distances.values())],
         progress=lambda parts: _bar(list(parts), "test images", "batch"),
     )

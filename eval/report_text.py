@@ -76,7 +76,6 @@ def _distance(figures: dict[str, Any], name: str) -> list[str]:
 GAP_COLUMNS = (
     ("MSE", "mse", "8.5f"),
     ("PSNR", "psnr", "6.2f"),
-    ("SSIM", "ssim", "7.4f"),
     ("LPIPS", "lpips", "7.4f"),
     ("log2 K", "bits_log2_k", "7.3f"),
     ("entropy", "bits_entropy", "7.3f"),

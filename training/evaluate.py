@@ -54,6 +54,7 @@ def evaluate_split(
     batch_size: int = 256,
     image_sums: ImageSums = squared_error_sums,
     decoders: Mapping[str, Decoder] | None = None,
+    decoder_sums: ImageSums = squared_error_sums,
     observers: Iterable[Observer] = (),
     progress: Callable[[Iterable[Tensor]], Iterable[Tensor]] | None = None,
 ) -> dict[str, Any]:
@@ -65,8 +66,8 @@ def evaluate_split(
         batch_size: Images at a time.
         image_sums: Sums of per-image figures of a batch; each comes back as ``<name>_soft`` and
             ``<name>_argmax``, divided by N.
-        decoders: Further ways to decode, whose figures come back as ``<name>_<decoder>``; asked
-            only of a model that has tokens.
+        decoders: Further ways to decode a model that has tokens.
+        decoder_sums: As ``image_sums``, of those; they come back as ``<name>_<decoder>``.
         observers: Called with every batch.
         progress: Wraps the iterable of batches.
 
@@ -95,16 +96,13 @@ def evaluate_split(
             for tracker, own in zip(trackers, split, strict=True):
                 tracker.update(own)
         seconds += time.perf_counter() - start
-        if not tokenless:
-            further = decoders or {}
-            recons |= {name: decode(batch, split) for name, decode in further.items()}
+        figures = _named_sums(image_sums, recons, batch)
+        if decoders and not tokenless:
+            recons |= {name: decode(batch, split) for name, decode in decoders.items()}
+            further = {name: recons[name] for name in decoders}
+            figures |= _named_sums(decoder_sums, further, batch)
         for observe in observers:
             observe(batch, code, recons)
-        figures = {
-            f"{name}_{mode}": value
-            for mode, recon in recons.items()
-            for name, value in image_sums(recon, batch).items()
-        }
         figures |= {k: v * len(batch) for k, v in code_figures(code).items()}
         for name, value in figures.items():
             sums[name] = sums.get(name, 0.0) + float(value)
@@ -114,6 +112,14 @@ def evaluate_split(
         **finish_code_figures(means, trackers, model),
         **({"mse_argmax": None, "psnr_argmax": None} if tokenless else {}),
         "images_per_second": len(images) / seconds,
+    }
+
+
+def _named_sums(sums: ImageSums, recons: Mapping[str, Tensor], images: Tensor) -> dict[str, Tensor]:
+    return {
+        f"{name}_{mode}": value
+        for mode, recon in recons.items()
+        for name, value in sums(recon, images).items()
     }
 
 
