@@ -138,6 +138,23 @@ def splits_of(
     )
 
 
+def log_of_checkpoint(checkpoint: Path) -> Path | None:
+    """The metrics.jsonl that belongs to a checkpoint; None where none is known to.
+
+    It is the one beside a best.pt or last.pt. A checkpoint of another name was saved or copied by
+    hand, and what lies beside it may be of another run.
+
+    Args:
+        checkpoint: The file, as :func:`training.checkpoint.find_checkpoint` gives it.
+
+    Example:
+        >>> log_of_checkpoint(Path("nowhere/best.pt")) is None
+        True
+    """
+    log = checkpoint.parent / "metrics.jsonl"
+    return log if checkpoint.name in ("best.pt", "last.pt") and log.is_file() else None
+
+
 def _load(run: Path, device: str) -> tuple[Path, dict[str, Any], ImageTokenizer]:
     """The checkpoint of a run, what it holds, and its network."""
     path = find_checkpoint(run)

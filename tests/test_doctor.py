@@ -191,7 +191,7 @@ def test_latents_without_normalisation_and_a_constant_temperature(runs):
     }
     finding = look(runs(**free, temperature_start=1.0))["free-scale", None]
     assert finding.severity == "severe"
-    assert "--normalize-latents --temperature-mode codes" in finding.advice
+    assert "--normalize-latents --temperature-mode codes --temperature-start 3" in finding.advice
     followed = look(runs(normalize_latents=False, epochs=1))["free-scale", None]
     assert followed.severity == "warning"
 

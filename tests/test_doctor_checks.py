@@ -120,7 +120,7 @@ def test_advice_against_softness_goes_below_what_there_was():
     hot = TrainConfig(temperature_end=4.0)
     cold = TrainConfig(recipe="paper", temperature_end=1.2)
     assert "--temperature-end 1.05," in temperature.check_too_soft(4, 0.7, 1.2, True, hot).advice
-    assert "--temperature-end 1.1," in temperature.check_too_soft(1.5, 0.7, 1.2, True, cold).advice
+    assert "--temperature-end 1.1," in temperature.check_too_soft(1.2, 0.7, 1.2, True, cold).advice
 
 
 @pytest.mark.parametrize(
@@ -192,11 +192,11 @@ def test_perplexity(used, expected):
     ("tokens", "expected"), [(3900, None), (3899, "warning"), (400, "warning"), (399, "severe")]
 )
 def test_tokens_per_code(tokens, expected):
-    finding = usage.check_too_many_codes(tokens, 100)
+    finding = usage.check_too_many_codes(tokens, 100, TrainConfig(codebook_size=100))
     assert severity(finding) == expected
     if finding:
         size = int(finding.advice.split("--codebook-size ")[1].split(",")[0])
-        assert usage.check_too_many_codes(tokens, size) is None
+        assert usage.check_too_many_codes(tokens, size, DDCL) is None
 
 
 @pytest.mark.parametrize("copies", [2, 3, 4])
@@ -263,23 +263,23 @@ def test_norm_statistics(shift, factor, expected):
 def test_stale_covariance(factor, expected):
     latents = normal(500, 4)
     tracked = latent_covariance(latents) * factor
-    assert severity(state.check_stale_covariance(tracked, latents)) == expected
+    assert severity(state.check_stale_covariance(tracked, latents, DDCL)) == expected
 
 
 def test_stale_usage_beyond_the_noise_of_the_sample():
     drawn = np.random.default_rng(0).multinomial(1000, [1e-3] * 1000) / 1000
     even = torch.full((1000,), 7.0)
     # One draw a code: a third of them is missed, though the usage is right.
-    assert state.check_stale_usage(even, torch.from_numpy(drawn), 1000) is None
+    assert state.check_stale_usage(even, torch.from_numpy(drawn), 1000, DDCL) is None
     moved = torch.zeros(1000, dtype=torch.float64)
     moved[:100] = 0.01
-    assert severity(state.check_stale_usage(even, moved, 10**6)) == "warning"
+    assert severity(state.check_stale_usage(even, moved, 10**6, EMA)) == "warning"
 
 
 def test_weights_that_are_not_finite():
     weights = {"a": torch.zeros(3), "b": torch.tensor([1.0, math.inf]), "c": torch.arange(3)}
-    assert state.check_non_finite({"a": weights["a"], "c": weights["c"]}) is None
-    finding = state.check_non_finite(weights)
+    assert state.check_non_finite({"a": weights["a"], "c": weights["c"]}, DDCL) is None
+    finding = state.check_non_finite(weights, DDCL)
     assert finding.severity == "severe"
     assert "1 values in 1 of 3 tensors are NaN or infinite: b." in finding.evidence
 
@@ -315,10 +315,10 @@ def test_epsilon(config, scale, expected):
 
 def test_errors_against_the_mean_image():
     check = learning.check_worse_than_mean
-    assert check(0.01, 0.06, "the tokens") is None
-    assert severity(check(0.04, 0.06, "the tokens")) == "warning"
-    assert severity(check(0.07, 0.06, "the tokens")) == "severe"
-    assert check(0.0, 0.0, "the tokens") is None  # images of one colour
+    assert check(0.01, 0.06, "the tokens", DDCL) is None
+    assert severity(check(0.04, 0.06, "the tokens", DDCL)) == "warning"
+    assert severity(check(0.07, 0.06, "the tokens", DDCL)) == "severe"
+    assert check(0.0, 0.0, "the tokens", DDCL) is None  # images of one colour
 
 
 def test_a_run_that_got_worse():
@@ -329,13 +329,13 @@ def test_a_run_that_got_worse():
             for n, error in enumerate(errors, start=1)
         ] + [{"split": "test", "epoch": 9, "mse_argmax": 99.0}]
 
-    assert learning.check_got_worse([]) is None
-    assert learning.check_got_worse(lines(0.3)) is None
-    assert learning.check_got_worse(lines(0.3, 0.1, 0.109)) is None
-    finding = learning.check_got_worse(lines(0.3, 0.1, 0.12))
+    assert learning.check_got_worse([], DDCL) is None
+    assert learning.check_got_worse(lines(0.3), DDCL) is None
+    assert learning.check_got_worse(lines(0.3, 0.1, 0.109), DDCL) is None
+    finding = learning.check_got_worse(lines(0.3, 0.1, 0.12), DDCL)
     assert finding.severity == "warning"
     assert "after epoch 2 and 0.12000 after epoch 3" in finding.evidence
-    assert learning.check_got_worse(lines(0.1, 0.2, key="mse_soft")) is not None
+    assert learning.check_got_worse(lines(0.1, 0.2, key="mse_soft"), DDCL) is not None
 
 
 def test_unfinished():

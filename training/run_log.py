@@ -19,6 +19,7 @@ from softvq import UtilizationTracker
 
 from .checkpoint import write_text
 from .datasets import to_float
+from .errors import UserError
 from .evaluate import is_tokenless
 from .pictures import gini, lorenz_figure, sample_codebook, sample_pictures, suffixes
 
@@ -149,14 +150,37 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+# What every line has. By type, not isinstance: true is no number of an epoch.
+HEAD = {"epoch": int, "step": int, "split": str}
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Lines of a metrics file; a last line cut off by a crash is left out."""
+    """Lines of a metrics file; what is not one, such as a line that a crash cut off, is left out.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Dicts, each with at least ``epoch`` and ``step``, whole numbers, and ``split``.
+
+    Raises:
+        UserError: If the file is not text.
+    """
+    try:
+        texts = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not text (byte {error.start}): it is damaged, or not a log of train.py; "
+            "move it away, or restore it"
+        ) from error
     lines = []
-    for text in path.read_text().splitlines():
+    for text in texts:
         try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            break
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(line, dict) and all(type(line.get(k)) is kind for k, kind in HEAD.items()):
+            lines.append(line)
     return lines
 
 

@@ -46,4 +46,10 @@ def command(
     except (UserError, OSError) as error:
         # Status 1 is a diagnosis, and a damaged checkpoint is none.
         raise UserError(str(error)) from error
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{run} cannot be examined ({type(error).__name__}: {reason:.200}); if it is a run of "
+            "this version, this is a defect of the doctor: please report it"
+        ) from error
     context.exit(int(is_severe(findings)))

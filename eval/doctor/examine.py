@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +21,11 @@ from training.errors import UserError
 from training.evaluate import is_tokenless
 from training.run_log import read_metrics
 
-from ..run import splits_of
-from . import geometry, learning, state, temperature, usage
+from ..run import log_of_checkpoint, splits_of
+from . import geometry, later, learning, state, temperature, usage
 from .finding import Finding, sorted_findings
 from .gradient import gradient_flow
+from .lines import figure, of_level, training_lines
 from .measure import LevelMeasures, ModelMeasures, measure
 
 GRADIENT_IMAGES = 64
@@ -95,23 +96,17 @@ def diagnose(
     path = find_checkpoint(run)
     saved = load_checkpoint(path)
     config = TrainConfig.from_dict(saved["config"])
-    broken = state.check_non_finite(saved["model"])
+    broken = state.check_non_finite(saved["model"], config)
     model = load_model(saved, str(path)).to(choose_device(device))
     if broken is not None:
         return [broken]  # nothing that is measured from here on would mean anything
+    log = log_of_checkpoint(path)
+    lines = read_metrics(log) if log is not None else []
     half = math.ceil(images / 2)
     limit = min(half, config.limit_train or half)
     splits = splits_of(config, data_dir, limit_train=limit, limit_test=half)
     sample = torch.cat([splits.train, splits.val])
-    return examine(Patient(saved, config, model, sample, log_of(run)))
-
-
-def log_of(run: Path) -> list[dict[str, Any]]:
-    """Lines of the run's log: of a run folder, or of a best.pt or last.pt that lies in one."""
-    folder = run if run.is_dir() else run.parent
-    of_run = run.is_dir() or run.name in ("best.pt", "last.pt")
-    path = folder / "metrics.jsonl"
-    return read_metrics(path) if of_run and path.is_file() else []
+    return examine(Patient(saved, config, model, sample, lines))
 
 
 def examine(patient: Patient) -> list[Finding]:
@@ -152,16 +147,19 @@ def _whole(patient: Patient, measured: ModelMeasures) -> Iterator[Finding | None
         yield finding and finding._replace(level=number + 1 if several else None)
     tokens = measured.mse_argmax
     if tokens is None:
-        yield learning.check_worse_than_mean(measured.mse_soft, measured.mse_mean, "the model")
+        yield learning.check_worse_than_mean(
+            measured.mse_soft, measured.mse_mean, "the model", config
+        )
     else:
-        yield learning.check_worse_than_mean(tokens, measured.mse_mean, "the tokens")
-    yield learning.check_got_worse(patient.lines)
+        yield learning.check_worse_than_mean(tokens, measured.mse_mean, "the tokens", config)
+    yield learning.check_got_worse(patient.lines, config)
     soft = config.quantizer == "ddcl"
     yield learning.check_unfinished(
         max([step, *(line["step"] for line in patient.lines)]),
         patient.total_steps,
         patient.state["model_config"]["temperature_steps"] if soft else None,
         _schedule_end(config) if soft else None,
+        logged=bool(patient.lines),
     )
 
 
@@ -189,7 +187,7 @@ def _level(
     covariance = latent_covariance(own.latents.double())
     scale = math.sqrt(float(covariance.trace()) / level.dim)
     if isinstance(level, DDCLCodebook):
-        yield from _soft(patient, measured, own, level, scale)
+        yield from _soft(patient, measured, number, own, level, scale)
     elif patient.config.quantizer not in LATTICES and level.codebook_size > 1:
         yield temperature.check_collapse(
             None, geometry.separation(own.codebook, own.latents), patient.config
@@ -198,16 +196,17 @@ def _level(
     yield geometry.check_low_dimension(own.latents, patient.config)
     yield learning.check_epsilon(scale, patient.config)
     if patient.config.quantizer not in LATTICES:
-        yield geometry.check_duplicates(own.codebook, patient.config)
+        yield geometry.check_duplicates(own.codebook, patient.config, number)
         yield geometry.check_far_codes(own.codebook, own.latents, patient.config)
     running = _running_usage(level)
     if running is not None:
-        yield state.check_stale_usage(running, own.usage, int(own.counts.sum()))
+        yield state.check_stale_usage(running, own.usage, int(own.counts.sum()), patient.config)
 
 
 def _soft(
     patient: Patient,
     measured: ModelMeasures,
+    number: int,
     own: LevelMeasures,
     level: DDCLCodebook,
     scale: float,
@@ -218,7 +217,8 @@ def _soft(
     largest = float(largest_variance(latent_covariance(own.latents)))
     ratio = float(level.temperature) / max((factor or 1.0) * largest, 1e-30)
     if level.codebook_size > 1:
-        since = _hot_since(patient.lines, int(patient.state["step"]))
+        before, _ = training_lines(patient.lines, int(patient.state["step"]))
+        since = hot_since(before, number, len(measured.levels))
         yield temperature.check_collapse(
             ratio,
             geometry.separation(own.codebook, own.latents),
@@ -233,16 +233,26 @@ def _soft(
         config,
     )
     yield temperature.check_free_scale(ratio, scale, config)
-    yield state.check_stale_covariance(level.covariance.cpu(), own.latents)
+    yield state.check_stale_covariance(level.covariance.cpu(), own.latents, config)
 
 
-def _hot_since(lines: list[dict[str, Any]], step: int) -> int | None:
-    """First of the epochs up to the checkpoint's that had T at T_c or above without a break."""
+def hot_since(lines: Sequence[Mapping[str, Any]], number: int = 0, levels: int = 1) -> int | None:
+    """First of the epochs that had T at T_c or above without a break until the last.
+
+    Args:
+        lines: Of the training split.
+        number: Of the level, from 0.
+        levels: How many there are.
+
+    Example:
+        >>> ratios = [1.2, 0.9, 1.1, 1.3]
+        >>> hot_since([{"epoch": n, "temperature_ratio": r} for n, r in enumerate(ratios, 1)])
+        3
+    """
     since = None
     for line in lines:
-        if line["split"] == "train" and line["step"] <= step:
-            hot = (line.get("temperature_ratio") or 0.0) >= temperature.COLLAPSED_RATIO
-            since = (since or line["epoch"]) if hot else None
+        ratio = figure(of_level(line, number, levels), "temperature_ratio") or 0.0
+        since = (since or line["epoch"]) if ratio >= temperature.COLLAPSED_RATIO else None
     return since
 
 
@@ -256,10 +266,14 @@ def _usage(
         source = f"training epoch {len(history)}"
     else:
         history, source = own.counts[None], f"{len(patient.images)} images"
-    yield usage.check_starved_codes(history, source, patient.config)
-    yield usage.check_never_recovered(history, patient.config)
-    yield usage.check_low_perplexity(history[-1], source, patient.config)
-    yield usage.check_too_many_codes(tokens, own.codebook.shape[0])
+    yield usage.check_starved_codes(history, source, patient.config, number)
+    yield usage.check_never_recovered(history, patient.config, number)
+    yield usage.check_low_perplexity(history[-1], source, patient.config, number)
+    codes = own.codebook.shape[0]
+    yield usage.check_too_many_codes(tokens, codes, patient.config, number)
+    if patient.config.quantizer != "none":
+        level = later.Level(number, len(measured.levels), codes, tokens)
+        yield later.check_later(patient.lines, int(patient.state["step"]), level, patient.config)
 
 
 def _running_usage(level: Codebook) -> Tensor | None:

@@ -33,6 +33,7 @@ CHECKS = (
     ("dead-gradient", "the decoder's gradient that reaches the encoder"),
     ("epsilon", "learning rate of the prototypes"),
     ("worse-than-mean", "error against that of the mean image"),
+    ("later-collapse", "temperature and usage in the log after the checkpoint's epoch"),
     ("got-worse", "validation error since the best epoch"),
     ("unfinished", "whether the training reached its end"),
 )

@@ -13,6 +13,7 @@ from torch import Tensor
 from softvq.functional import largest_variance, latent_covariance, squared_distances
 from training.config import TrainConfig
 
+from .advice import COLD_START_CODES, colder, more_restarts, size, slower
 from .finding import Finding, lost_share_severity
 from .words import codes_of, listed
 
@@ -61,9 +62,9 @@ def neighbour_distances(codebook: Tensor) -> tuple[Tensor, Tensor]:
         >>> neighbour_distances(torch.tensor([[0.0], [1.0], [5.0]]))
         (tensor([1., 1., 4.]), tensor([1, 0, 1]))
     """
-    size = len(codebook)
+    codes = len(codebook)
     parts = []
-    for rows in torch.arange(size).split(max(1, CHUNK_ELEMENTS // size)):
+    for rows in torch.arange(codes).split(max(1, CHUNK_ELEMENTS // codes)):
         distance = squared_distances(codebook[rows], codebook)  # (R, K)
         distance[torch.arange(len(rows)), rows] = math.inf
         parts.append(distance.argmin(dim=1))
@@ -94,12 +95,13 @@ def usual_distance(codebook: Tensor) -> float:
     return usual
 
 
-def check_duplicates(codebook: Tensor, config: TrainConfig) -> Finding | None:
+def check_duplicates(codebook: Tensor, config: TrainConfig, number: int = 0) -> Finding | None:
     """Pairs of prototypes far closer than is usual in this codebook.
 
     Args:
         codebook: (K, D).
         config: Of the training, for the advice.
+        number: Of the level, from 0.
     """
     if len(codebook) < 4:
         return None
@@ -119,16 +121,16 @@ def check_duplicates(codebook: Tensor, config: TrainConfig) -> Finding | None:
         f"{codes_of(len(lost), len(codebook))} lie on another one, closer than {DOUBLE:g} of the "
         f"usual distance between neighbours ({usual:.3g}): {listed(sorted(lost))}; closest are "
         f"{first[0]} and {first[1]}, {closest:.2g} apart.",
-        _duplicates_advice(config, len(codebook) - len(lost)),
+        _duplicates_advice(config, number, len(codebook) - len(lost)),
     )
 
 
-def _duplicates_advice(config: TrainConfig, distinct: int) -> str:
-    fewer = f"--codebook-size {max(1, distinct)}"
+def _duplicates_advice(config: TrainConfig, number: int, distinct: int) -> str:
+    fewer = size(config, number, distinct)
     if config.quantizer == "ddcl":
         return (
             "A double is starved of neither gradient nor tokens, so no restart mends it: train "
-            f"colder from the start (--temperature-start 2), or with {fewer}."
+            f"colder from the start ({colder(config, COLD_START_CODES)}), or with {fewer}."
         )
     if config.quantizer in ("vq", "vq-ema") and not config.kmeans_init:
         return f"Start from latents with --init kmeans, or take {fewer}."
@@ -152,10 +154,10 @@ def check_far_codes(codebook: Tensor, latents: Tensor, config: TrainConfig) -> F
     if not far:
         return None
     if config.quantizer in ("ddcl", "vq", "vq-ema"):
-        threshold = max(0.02, 2 * config.restarts_below)
-        advice = (
-            "Nothing but a restart moves them: train with --init kmeans --restart-threshold "
-            f"{min(threshold, 0.5):g}."
+        begin = None if config.kmeans_init else "--init kmeans"
+        flags = [flag for flag in (begin, more_restarts(config, 0.02)) if flag]
+        advice = "Nothing but a restart moves them: train with " + (
+            f"{' '.join(flags) or slower(config)}."
         )
     else:
         advice = "Take a codebook with restarts: --quantizer vq-ema --restart-threshold 0.1."
@@ -202,8 +204,8 @@ def check_low_dimension(latents: Tensor, config: TrainConfig) -> Finding | None:
         advice = f"Fewer would do: --codebook-dim {dims}."
     else:
         advice = (
-            "If units of the encoder have died, a lower rate or a wider network helps: --lr "
-            f"{config.lr / 2:g} --hidden-channels {2 * config.hidden_channels}."
+            "If units of the encoder have died, a lower rate or a wider network helps: "
+            f"{slower(config)} --hidden-channels {2 * config.hidden_channels}."
         )
     return Finding(
         "low-dimension",

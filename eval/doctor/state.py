@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from softvq.functional import largest_variance, latent_covariance
+from training.config import TrainConfig
 
+from .advice import slower
 from .finding import Finding
 from .words import listed
 
@@ -31,11 +33,12 @@ CALIBRATE = (
 )
 
 
-def check_non_finite(weights: Mapping[str, Tensor]) -> Finding | None:
+def check_non_finite(weights: Mapping[str, Tensor], config: TrainConfig) -> Finding | None:
     """NaN or infinity in the weights or the state.
 
     Args:
         weights: The model's state_dict.
+        config: Of the training, for the advice.
     """
     bad = {
         name: int((~value.isfinite()).sum())
@@ -50,8 +53,8 @@ def check_non_finite(weights: Mapping[str, Tensor]) -> Finding | None:
         "severe",
         f"{sum(bad.values())} values in {len(bad)} of {len(weights)} tensors are NaN or infinite: "
         f"{names}.",
-        "Take the run's other checkpoint, and train again with half the learning rate (--lr 0.001) "
-        "and --precision fp32.",
+        "Take the run's other checkpoint, and train again with half the learning rate "
+        f"({slower(config)}){'' if config.precision == 'fp32' else ' and --precision fp32'}.",
     )
 
 
@@ -81,12 +84,13 @@ def check_norm_statistics(mean: Tensor, variance: Tensor) -> Finding | None:
     )
 
 
-def check_stale_covariance(tracked: Tensor, latents: Tensor) -> Finding | None:
+def check_stale_covariance(tracked: Tensor, latents: Tensor, config: TrainConfig) -> Finding | None:
     """A running covariance, and so a T_c, that is not that of the latents.
 
     Args:
         tracked: (D, D), the codebook's.
         latents: (M, D).
+        config: Of the training, for the advice.
     """
     kept = float(largest_variance(tracked))
     measured = float(largest_variance(latent_covariance(latents)))
@@ -100,17 +104,20 @@ def check_stale_covariance(tracked: Tensor, latents: Tensor) -> Finding | None:
         f"{measured:.3g}: the T / T_c of the log is wrong by a factor of "
         f"{max(factor, 1 / factor):.1f}.",
         f"{CALIBRATE}; then a smaller decay of the codebook (argument decay, 0.9 by default), or a "
-        "lower rate, --lr 0.001, lets it follow.",
+        f"lower rate, {slower(config)}, lets it follow.",
     )
 
 
-def check_stale_usage(running: Tensor, usage: Tensor, tokens: int) -> Finding | None:
+def check_stale_usage(
+    running: Tensor, usage: Tensor, tokens: int, config: TrainConfig
+) -> Finding | None:
     """A running usage, by which starved codes are restarted, that is not that of the latents.
 
     Args:
         running: (K,), the codebook's, of any sum.
         usage: (K,), mean assignment measured.
         tokens: That were measured.
+        config: Of the training, for the advice.
     """
     running = running.double() / running.double().sum().clamp_min(1e-30)
     distance = float((running - usage).abs().sum()) / 2
@@ -124,6 +131,17 @@ def check_stale_usage(running: Tensor, usage: Tensor, tokens: int) -> Finding | 
         "warning",
         f"{100 * distance:.0f} % of the assignments are of other codes than the running usage says "
         f"(most of all {listed(worst)}), so restarts move the wrong codes.",
-        "Let the average follow faster: the codebook's argument decay, 0.9 for soft codebooks, for "
-        "vq and vq-ema --decay 0.9.",
+        _follow_faster(config),
     )
+
+
+def _follow_faster(config: TrainConfig) -> str:
+    """A smaller decay of the running usage, where train.py has one."""
+    if config.quantizer == "ddcl":
+        return (
+            "Let the average follow faster: a smaller decay of the codebook (argument decay, 0.9 "
+            f"by default), or latents that move less, {slower(config)}."
+        )
+    decay = 0.9 if config.decay > 0.9 else config.decay / 2
+    flag = f"--decay {decay:.3g}" if config.decay > 0 else slower(config)
+    return f"Let the average follow faster: {flag}."

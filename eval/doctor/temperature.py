@@ -7,6 +7,19 @@ import math
 from softvq import Codebook, DDCLCodebook, DDCLEMCodebook
 from training.config import TrainConfig
 
+from .advice import (
+    END_RATIO,
+    FLOOR_RATIO,
+    colder,
+    either,
+    end_codes,
+    follow_latents,
+    longer,
+    lower_codes,
+    schedule,
+    slower,
+    start_on_latents,
+)
 from .finding import Finding
 
 # Above T_c collapse attracts; docs/theory.md. The separation is docs/doctor.md's measurement.
@@ -16,6 +29,8 @@ NEAR_RATIO, NEAR_SEPARATION = 0.75, 0.5
 # a token is as far from its soft code as that is from the latent.
 SOFT_ERROR_RATIO, SEVERE_ERROR_RATIO = 1.1, 1.5
 SOFT_VARIANCE_SHARE = 0.5
+# Log of codes per token over that of its target; runs that had time end within 0.1 of it.
+MISSED, LEAST_ENTROPY = 1.5, 0.01
 
 
 def critical_factor(level: Codebook) -> float | None:
@@ -65,26 +80,26 @@ def check_collapse(
         "collapsed" if severe else "near-collapse",
         "severe" if severe else "warning",
         evidence[0].upper() + evidence[1:],
-        _collapse_advice(config),
+        collapse_advice(config),
     )
 
 
-def _collapse_advice(config: TrainConfig) -> str:
+def collapse_advice(config: TrainConfig) -> str:
+    """What keeps prototypes apart, by what drove them together."""
     pinned = "" if config.normalize_latents else " and --normalize-latents"
     if config.quantizer == "ddcl":
-        return {
-            "critical": "Stay below T_c: --temperature-start 0.02 --temperature-end 0.002",
-            "constant": "Let T follow the latents: --temperature-mode codes --temperature-start 3",
-            "codes": "The target of codes per token is out of reach: --temperature-start 3 "
-            f"--temperature-end {1.05 if config.recipe == 'tokens' else 1.3}",
-        }[config.temperature_mode] + f"{pinned}."
+        begin = "" if config.kmeans_init else " --init kmeans"
+        told, flags = {
+            "critical": ("Stay below T_c", colder),
+            "constant": ("Let T follow the latents", follow_latents),
+            "codes": ("The target of codes per token is out of reach", colder),
+        }[config.temperature_mode]
+        return f"{told}: {flags(config)}{begin}{pinned}."
     if config.quantizer in ("vq", "vq-ema"):
-        # Textbook prototypes start in one point, and their rate is too low to leave it soon.
-        faster = " --epsilon 0.03" if config.quantizer == "vq" else ""
-        return (
-            "Start prototypes on the latents, --init kmeans --restart-threshold 0.1"
-            f"{faster}{pinned}."
-        )
+        flags_of_start = start_on_latents(config)
+        if flags_of_start:
+            return f"Start prototypes on the latents, {' '.join(flags_of_start)}{pinned}."
+        return f"Let the latents move less: {slower(config)}{pinned}."
     return f"Take a codebook that starts on the latents: --quantizer vq-ema{pinned}."
 
 
@@ -104,26 +119,68 @@ def check_too_soft(
         ended: Whether the temperature has reached the end of its schedule.
         config: Of the training, for the advice.
     """
-    soft = error_ratio >= SOFT_ERROR_RATIO or variance_share >= SOFT_VARIANCE_SHARE
-    if not ended or codes_per_token < 1.02 or not soft:
-        return None
     loss = 10 * math.log10(max(error_ratio, 1e-9))
-    values = {"codes": 1.05 if config.recipe == "tokens" else 1.3, "critical": 0.002}
-    if config.temperature_mode == "constant":
-        advice = "Cool down: --temperature-mode codes --temperature-end 1.05"
-    else:
-        value = values[config.temperature_mode]
-        reached = config.temperatures[1] <= value
-        value = (1 + (config.temperatures[1] - 1) / 2) if reached else value
-        advice = f"Cool down further: --temperature-end {value:.3g}"
+    fired = []
+    if error_ratio >= SOFT_ERROR_RATIO:
+        fired.append(
+            f"the tokens' error is {error_ratio:.2f} times the soft one, {loss:.1f} dB "
+            f"(limit {SOFT_ERROR_RATIO:g})"
+        )
+    if variance_share >= SOFT_VARIANCE_SHARE:
+        fired.append(f"V / L_q is {variance_share:.2f} (limit {SOFT_VARIANCE_SHARE:g})")
+    if not ended or codes_per_token < 1.02 or not fired:
+        return None
+    missed = target_missed(codes_per_token, config)
+    target = f", its target of {config.temperatures[1]:.4g} not met" if missed else ""
     return Finding(
         "too-soft",
         "severe" if error_ratio >= SEVERE_ERROR_RATIO else "warning",
-        f"The schedule has ended at {codes_per_token:.2f} codes per token, V / L_q = "
-        f"{variance_share:.2f}; the tokens' error is {error_ratio:.2f} times the soft one "
-        f"({loss:.1f} dB).",
-        f"{advice}, and judge by the argmax error.",
+        f"The schedule has ended at {codes_per_token:.2f} codes per token{target}: "
+        f"{' and '.join(fired)}.",
+        f"{_late_advice(config) if missed else _softness_advice(config)}, and judge by the argmax "
+        "error.",
     )
+
+
+def target_missed(codes_per_token: float, config: TrainConfig) -> bool:
+    """Whether the feedback has not reached the last target of codes per token.
+
+    Example:
+        >>> target_missed(3.08, TrainConfig()), target_missed(1.06, TrainConfig())
+        (True, False)
+    """
+    if config.temperature_mode != "codes":
+        return False
+    # A target of one code is met at none above; the feedback itself works in entropies.
+    wanted = max(math.log(config.temperatures[1]), LEAST_ENTROPY)
+    return math.log(codes_per_token) > MISSED * wanted
+
+
+def _late_advice(config: TrainConfig) -> str:
+    """For a target that was not met in time."""
+    hold, until = config.temperature_hold / 2, 0.75 * config.temperature_until
+    earlier = f"--temperature-hold {hold:.3g} --temperature-until {max(hold, until):.3g}"
+    return "Give the temperature time to follow: " + either(
+        f"more steps, {longer(config)}",
+        f"an earlier end, {earlier}" if config.temperature_until > 0 else None,
+    )
+
+
+def _softness_advice(config: TrainConfig) -> str:
+    """For a schedule that ended where it should, and that is too soft."""
+    start, end = config.temperatures
+    if config.temperature_mode == "codes":
+        end = lower_codes(end, end_codes(config))
+        return f"Cool down further: {schedule('codes', max(start, end), end, config)}"
+    if config.temperature_mode == "critical" and end > FLOOR_RATIO:
+        end = END_RATIO if end > END_RATIO else end / 2
+        return f"Cool down further: {schedule('critical', max(start, end), end, config)}"
+    if config.temperature_mode == "critical":
+        return (
+            "T / T_c cannot mean less than this; steer what is to be had, the codes per token: "
+            f"{follow_latents(config)}"
+        )
+    return f"Cool down: {follow_latents(config)}"
 
 
 def check_free_scale(ratio: float, scale: float, config: TrainConfig) -> Finding | None:
@@ -141,7 +198,7 @@ def check_free_scale(ratio: float, scale: float, config: TrainConfig) -> Finding
         return None
     constant = config.temperature_mode == "constant"
     how = "T is constant and does not follow" if constant else "T follows, but slowly"
-    mode = "" if not constant else " --temperature-mode codes --temperature-start 3"
+    mode = f" {follow_latents(config)}" if constant else ""
     return Finding(
         "free-scale",
         "severe" if constant and ratio >= NEAR_RATIO else "warning",

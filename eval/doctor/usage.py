@@ -14,6 +14,7 @@ from softvq.utilization import perplexity_of
 from training.config import TrainConfig
 from training.options import OWN
 
+from .advice import either, longer, more_restarts, power_of_two, size, vq_alternatives
 from .finding import Finding, lost_share_severity
 from .words import codes_of, listed
 
@@ -56,27 +57,30 @@ def dead_since(history: Tensor) -> Tensor:
     return torch.where(history[-1] > 0, 0, last_used + 1)
 
 
-def check_starved_codes(history: Tensor, source: str, config: TrainConfig) -> Finding | None:
+def check_starved_codes(
+    history: Tensor, source: str, config: TrainConfig, number: int = 0
+) -> Finding | None:
     """Codes without a token, more than chance explains.
 
     Args:
         history: (E, K), at least one epoch.
         source: What the last row counts, for people.
         config: Of the training, for the advice.
+        number: Of the level, from 0.
     """
     since = dead_since(history)
     dead = since.nonzero().squeeze(1).tolist()
-    size = history.shape[1]
-    if len(dead) - dead_by_chance(history[-1]) <= STARVED * size:
+    codes = history.shape[1]
+    if len(dead) - dead_by_chance(history[-1]) <= STARVED * codes:
         return None
     when = _when(since[since > 0]) if len(history) > 1 else ""
     return Finding(
         "starved-codes",
-        lost_share_severity(len(dead), size),
-        f"{codes_of(len(dead), size)} had no token in {source}"
+        lost_share_severity(len(dead), codes),
+        f"{codes_of(len(dead), codes)} had no token in {source}"
         + (f", {when}" if when else "")
         + f": {listed(dead)}.",
-        starved_advice(config, size - len(dead)),
+        starved_advice(config, codes - len(dead), number),
     )
 
 
@@ -91,34 +95,40 @@ def _when(since: Tensor) -> str:
     return ", ".join(told)
 
 
-def starved_advice(config: TrainConfig, used: int) -> str:
-    """What brings codes back."""
-    threshold = config.restarts_below
-    restarted = threshold > 0 and config.kmeans_init
+def starved_advice(config: TrainConfig, used: int, number: int = 0) -> str:
+    """What brings codes back.
+
+    Args:
+        config: Of the training.
+        used: Codes that have tokens.
+        number: Of the level, from 0.
+    """
+    restarted = config.restarts_below > 0 and config.kmeans_init
     if config.quantizer == "vq" and not restarted:
-        return "Take --quantizer vq-ema, or --init kmeans --restart-threshold 0.1 --epsilon 0.03."
-    if config.quantizer in OWN:
-        if restarted:
-            return (
-                f"Restart earlier, --restart-threshold {min(2 * threshold, 0.5):g}, or take "
-                f"--codebook-size {max(1, used)}."
-            )
-        least = 0.02 if config.quantizer == "ddcl" else 0.1
-        return (
-            f"Restart starved codes: --restart-threshold {max(threshold, least):g} --init kmeans."
-        )
-    return (
-        "This quantizer has no restarts here: take --quantizer ddcl or --quantizer vq-ema, or "
-        f"--codebook-size {2 ** max(2, math.ceil(math.log2(max(1, used))))}."
-    )
+        return vq_alternatives(config)
+    if config.quantizer not in OWN:
+        fewer = size(config, number, max(4, power_of_two(used)))
+        other = either("take --quantizer ddcl", "--quantizer vq-ema", fewer)
+        return f"This quantizer has no restarts here: {other}."
+    if restarted:
+        more = more_restarts(config, 0.02)
+        fewer = size(config, number, max(1, used))
+        told = either(more and f"restart earlier, {more}", fewer and f"take {fewer}")
+        told = told or f"train longer, {longer(config)}"
+        return f"{told[0].upper()}{told[1:]}."
+    flags = [] if config.kmeans_init else ["--init kmeans"]
+    if config.restarts_below == 0:
+        flags.append(f"--restart-threshold {0.02 if config.quantizer == 'ddcl' else 0.1:g}")
+    return f"Restart starved codes, and start on the latents: {' '.join(flags)}."
 
 
-def check_never_recovered(history: Tensor, config: TrainConfig) -> Finding | None:
+def check_never_recovered(history: Tensor, config: TrainConfig, number: int = 0) -> Finding | None:
     """A hard codebook that most codes left early, and that has not come back.
 
     Args:
         history: (E, K).
         config: Of the training, for the advice.
+        number: Of the level, from 0.
     """
     if config.quantizer in ("ddcl", "none") or len(history) < 3:
         return None
@@ -126,36 +136,31 @@ def check_never_recovered(history: Tensor, config: TrainConfig) -> Finding | Non
     if float(used.max()) >= NEVER_USED or float(used[-1] - used.min()) > NEVER_ROSE:
         return None
     first, last = int((history[0] > 0).sum()), int((history[-1] > 0).sum())
-    size = history.shape[1]
     return Finding(
         "never-recovered",
         "severe",
         f"Since epoch 2 at most {100 * float(used.max()):.1f} % of the codes have been used; "
-        f"{first} of {size} in epoch 1, {last} in epoch {len(history)}.",
-        starved_advice(config, last),
+        f"{first} of {history.shape[1]} in epoch 1, {last} in epoch {len(history)}.",
+        starved_advice(config, last, number),
     )
 
 
-def check_low_perplexity(counts: Tensor, source: str, config: TrainConfig) -> Finding | None:
+def check_low_perplexity(
+    counts: Tensor, source: str, config: TrainConfig, number: int = 0
+) -> Finding | None:
     """Codes used so unevenly that bits of each token say nothing.
 
     Args:
         counts: (K,), at least one token.
         source: What they count, for people.
         config: Of the training, for the advice.
+        number: Of the level, from 0.
     """
     perplexity = perplexity_of(counts)
     lost = math.log2(len(counts) / perplexity)
     if lost < LOST_BITS:
         return None
-    size = 2 ** math.ceil(math.log2(max(perplexity, 2.0)))
-    if config.quantizer == "ddcl":
-        weight = max(0.05, 2 * config.loss_weights[1])
-        advice = f"Even out the use, --usage-weight {weight:g}, or take --codebook-size {size}."
-    elif config.quantizer == "vq":
-        advice = "Take --quantizer vq-ema, or --init kmeans --restart-threshold 0.1 --epsilon 0.03."
-    else:
-        advice = f"A codebook of --codebook-size {size} would carry as much."
+    advice = _even_advice(config, size(config, number, power_of_two(max(perplexity, 2.0))))
     return Finding(
         "low-perplexity",
         "severe" if lost >= SEVERE_LOST_BITS else "warning",
@@ -165,21 +170,41 @@ def check_low_perplexity(counts: Tensor, source: str, config: TrainConfig) -> Fi
     )
 
 
-def check_too_many_codes(tokens: int, codes: int) -> Finding | None:
+def _even_advice(config: TrainConfig, fewer: str | None) -> str:
+    """What makes the codes used evenly, or fewer of them."""
+    if config.quantizer == "ddcl":
+        weight = f"--usage-weight {max(0.05, 2 * config.loss_weights[1]):g}"
+        return f"Even out the use, {either(weight, fewer and f'take {fewer}')}."
+    if config.quantizer == "vq":
+        return vq_alternatives(config)
+    told = either(
+        fewer and f"take {fewer}, which would carry as much",
+        None if config.quantizer == "vq-ema" else "take --quantizer vq-ema",
+    )
+    told = told or f"train longer, {longer(config)}"
+    return f"{told[0].upper()}{told[1:]}."
+
+
+def check_too_many_codes(
+    tokens: int, codes: int, config: TrainConfig, number: int = 0
+) -> Finding | None:
     """More codes than the data can place.
 
     Args:
         tokens: Of an epoch.
         codes: K.
+        config: Of the training, for the advice.
+        number: Of the level, from 0.
     """
     each = tokens / codes
     if each >= FEW_TOKENS:
         return None
-    size = 2 ** max(0, math.floor(math.log2(max(1.0, tokens / FEW_TOKENS))))
+    fewer = size(config, number, 2 ** math.floor(math.log2(max(1.0, tokens / FEW_TOKENS))))
+    told = either(fewer and f"take {fewer}", "train on more images (a larger --limit-train)")
     return Finding(
         "too-many-codes",
         "severe" if each < VERY_FEW_TOKENS else "warning",
         f"An epoch has {tokens:,} tokens for {codes:,} codes, {each:.1f} each; with fewer than "
         f"{FEW_TOKENS:g} a code follows single latents.",
-        f"Take --codebook-size {size}, or train on more images (a larger --limit-train).",
+        f"{told[0].upper()}{told[1:]}.",
     )
