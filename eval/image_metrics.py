@@ -17,6 +17,30 @@ SSIM_WINDOW = 11
 MS_SSIM_SIDE = (SSIM_WINDOW - 1) * 2**4 + 1
 
 
+# What a report says of codes and tokens, by the names of its figures.
+CODE_DEFINITIONS = {
+    "utilization": "Share of the codes that are the nearest of at least one token of these images.",
+    "dead_codes": "Codes without such a token.",
+    "perplexity": "exp of the entropy of the counts of nearest codes over all tokens, from 1 to K.",
+    "codes_per_token": "exp of the mean entropy of the soft assignment; 1 for hard codebooks.",
+    "bits_per_token": "log2 K: what a fixed-length code takes.",
+    "entropy_bits_per_token": "log2 of perplexity: what an ideal coder with these counts takes.",
+    "bits_per_pixel": "bits_per_token times tokens per image, over height times width.",
+    "loss_q": "Mean squared distance to the codes, weighted by assignment: loss_ols + variance.",
+    "variance_share": "V / L_q: spread of the assigned codes in loss_q; 0 when codes are tokens.",
+    "temperature_ratio": "T / T_c; above 1 one point attracts all codes.",
+    "gap": (
+        "One checkpoint decoded soft, from the k nearest codes renormalised, from tokens, and from "
+        "tokens by a decoder that was refit to them. bits_assignment: mean entropy of the mix."
+    ),
+    "gap_levels": (
+        "Means over tokens and elements: |p_argmax - soft code|^2, at most V / q_max; and the "
+        "error that tokens add, d_min - L_OLS, at most V."
+    ),
+    "images_per_second": "Encoding and decoding, soft and argmax; the machine's business.",
+}
+
+
 def image_sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
     """Sums over images of MSE, PSNR, SSIM and MS-SSIM.
 
@@ -95,7 +119,7 @@ def multiscale_similarity(recon: Tensor, images: Tensor) -> Tensor:
     """MS-SSIM of each image: Wang et al., 2003, https://doi.org/10.1109/ACSSC.2003.1292216.
 
     Five scales with the weights of the paper, window and constants as in
-    :func:`structural_similarity`, but with the borders; by torchmetrics.
+    :func:`structural_similarity`; by torchmetrics, which counts the borders of the last scale.
 
     Args:
         recon: (B, C, H, W) in [0, 1], H and W at least 161.
@@ -127,7 +151,8 @@ def definitions(perceptual: PerceptualDistance | None) -> dict[str, str]:
         ),
         "ms_ssim": (
             f"Wang et al. 2003: five scales, window of {SSIM_WINDOW}, sigma 1.5, range 1; "
-            f"torchmetrics {metrics}. None below {MS_SSIM_SIDE} pixels."
+            f"borders on the last scale only; torchmetrics {metrics}. None below {MS_SSIM_SIDE} "
+            "pixels."
         ),
     }
     if perceptual is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from training.errors import UserError
 from training.perceptual import PerceptualDistance
 from training.weights import WeightsError
 
@@ -24,12 +26,15 @@ class ReadyJudges(NamedTuple):
         said: What those distances are, by the same names.
         unavailable: A line for each that was asked for and cannot be had: which file, where, and
             the option.
+        weights: For each figure the file of its network, by name and SHA-256, or what was
+            downloaded: figures of other weights do not compare.
     """
 
     perceptual: PerceptualDistance | None
     distances: dict[str, FrechetDistance]
     said: dict[str, str]
     unavailable: list[str]
+    weights: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,9 @@ class Judges:
         fid: Whether to measure rFID.
         inception_weights: File of its InceptionV3; downloaded by default.
         resnet56_weights: File of a CIFAR-10 ResNet-56; None leaves ``rfd_resnet56`` out.
+
+    Raises:
+        UserError: If a file or a size is given for what is not asked.
 
     Example:
         >>> import torch
@@ -58,6 +66,23 @@ class Judges:
     inception_weights: Path | None = None
     resnet56_weights: Path | None = None
 
+    def __post_init__(self) -> None:
+        for name, of in (("lpips_weights", "lpips"), ("lpips_resize", "lpips"),
+                         ("inception_weights", "fid")):  # fmt: skip
+            if getattr(self, name) and not getattr(self, of):
+                option = name.replace("_", "-")
+                raise UserError(f"--{option} does nothing without --{of}: give both")
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Weights that were given, by the figures that they are for."""
+        given = {
+            "lpips": self.lpips_weights,
+            "rfid": self.inception_weights,
+            "rfd_resnet56": self.resnet56_weights,
+        }
+        return {name: file for name, file in given.items() if file is not None}
+
     def prepare(self, sample: Tensor) -> ReadyJudges:
         """Load what was asked for, and try it on an image.
 
@@ -65,12 +90,13 @@ class Judges:
             sample: (1, C, H, W) in [0, 1], on the device.
         """
         device = sample.device
-        ready = ReadyJudges(None, {}, {}, [])
+        ready = ReadyJudges(None, {}, {}, [], {})
         if self.lpips is not None:
             try:
                 distance = PerceptualDistance(self.lpips, self.lpips_weights, self.lpips_resize)
                 distance.to(device)(sample, sample)
                 ready = ready._replace(perceptual=distance)
+                ready.weights["lpips"] = self._origin("lpips")
             except WeightsError as error:
                 ready.unavailable.append(str(error))
         if self.resnet56_weights is not None:
@@ -78,6 +104,13 @@ class Judges:
         if self.fid:
             self._add(ready, "rfid", sample)
         return ready
+
+    def _origin(self, name: str) -> str:
+        """Where the weights of a figure came from."""
+        file = self.files.get(name)
+        if file is None:
+            return "downloaded"
+        return f"{file.name}, SHA-256 {hashlib.sha256(file.read_bytes()).hexdigest()}"
 
     def _add(self, ready: ReadyJudges, name: str, sample: Tensor) -> None:
         try:
@@ -96,8 +129,9 @@ class Judges:
             ready.unavailable.append(str(error))
             return
         ready.distances[name] = distance
+        ready.weights[name] = self._origin(name)
         ready.said[name] = (
             f"Fréchet distance between originals and reconstructions: {said}; torchmetrics "
-            f"{version('torchmetrics')}. Too large at few images: halves is the distance between "
-            "two halves of the originals, which is bias alone."
+            f"{version('torchmetrics')}. Too large at few images, by about c / N: the half figures "
+            "are of every second pair, and what they are larger by is about the bias that is left."
         )

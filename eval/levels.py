@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,7 +17,11 @@ from training.evaluate import squared_error_sums, trackers_of
 
 @torch.no_grad()
 def level_ablation(
-    model: ImageTokenizer, images: Tensor, *, batch_size: int = 256
+    model: ImageTokenizer,
+    images: Tensor,
+    *,
+    batch_size: int = 256,
+    progress: Callable[[list[Tensor]], Iterable[Tensor]] = iter,
 ) -> list[dict[str, Any]]:
     """Quality of the tokens of every prefix of the levels, and without every level.
 
@@ -26,6 +31,7 @@ def level_ablation(
         model: In eval mode, of two levels or more.
         images: uint8 (N, C, H, W).
         batch_size: Images at a time.
+        progress: Wraps the batches of each of two passes.
 
     Returns:
         For each level, coarse first: ``tokens_per_image``, ``prefix_bits_per_pixel`` (log2 K),
@@ -34,7 +40,8 @@ def level_ablation(
     """
     device = next(model.parameters()).device
     trackers = trackers_of(model)
-    for part in images.split(batch_size):
+    batches = list(images.split(batch_size))
+    for part in progress(batches):
         tokens = model.split(model.tokens(to_float(part.to(device))))
         for tracker, own in zip(trackers, tokens, strict=True):
             tracker.update(own)
@@ -44,7 +51,7 @@ def level_ablation(
     ]
     count = len(model.levels)
     sums = [[0.0, 0.0, 0.0] for _ in range(count)]
-    for part in images.split(batch_size):
+    for part in progress(batches):
         batch = to_float(part.to(device))
         # Coded again: tokens kept from the first pass would grow with the number of images.
         codes = model.codes(model.tokens(batch))

@@ -102,6 +102,7 @@ def write_page(
             "findings": None if findings is None else problems(findings),
             "quality": quality_table(report),
             "gap": gap_table(report),
+            "bounds": bounds_table(report),
             "levels": levels_table(report),
             "usage": usage_table(report),
             "definitions": list((report.get("definitions") or {}).items()),
@@ -115,7 +116,10 @@ def write_page(
 
 def head(report: Mapping[str, Any]) -> dict[str, Any]:
     """Name of the run, and what it is in words."""
-    *folders, file = PurePath(str(report.get("checkpoint") or "a model").replace("\\", "/")).parts
+    named = str(report.get("checkpoint") or "a model").replace("\\", "/")
+    if not PurePath(named).parent.name and Path(named).is_file():
+        named = str(Path(named).resolve())  # a run given as "." has a name all the same
+    *folders, file = PurePath(named).parts
     # train.py gives all runs' files these names, so the folder's says more.
     named_by_folder = file in ("best.pt", "last.pt") and folders
     quantizer = report.get("quantizer")
@@ -127,7 +131,7 @@ def head(report: Mapping[str, Any]) -> dict[str, Any]:
         "quantizer": QUANTIZERS.get(str(quantizer), quantizer),
         "sizes": [f"{size:,}" for size in (sizes if isinstance(sizes, list) else [sizes]) if size],
         "tokenless": tokenless,
-        "hard": not tokenless and report.get("mse_soft") == report.get("mse_argmax"),
+        "hard": not tokenless and not any(report.get("gap_levels") or []),
         **{
             name: report.get(name)
             for name in ("dataset", "test_images", "tokens_per_image", "step", "refit_steps")
@@ -163,8 +167,9 @@ def quality_table(report: Mapping[str, Any]) -> Table:
     for label, key in DISTANCES:
         own = report.get(key)
         if own:
-            bias = f" ({own['images']:,} images; between halves of them {own['halves']:.2f})"
-            rows.append([label + bias, *(cell(own.get(m), ".2f") for m in ("soft", "argmax"))])
+            for end, note in (("", ""), ("_half", ", of every second image")):
+                cells = (cell(own.get(f"{mode}{end}"), ".2f") for mode in ("soft", "argmax"))
+                rows.append([f"{label}{note}", *cells])
     return Table(["", "soft", "argmax"], rows)
 
 
@@ -187,6 +192,19 @@ def gap_table(report: Mapping[str, Any]) -> Table | None:
         for row in rows
     ]
     return Table(["decoded from", *heads], cells)
+
+
+def bounds_table(report: Mapping[str, Any]) -> Table | None:
+    """What tokens lose against the soft code, beside its bounds, for each soft level."""
+    levels = report.get("gap_levels") or []
+    names = ("argmax_distance", "argmax_distance_bound", "error_added", "variance")
+    rows = [
+        [f"level {number}", *(cell(level[name], ".3g") for name in names)]
+        for number, level in enumerate(levels, start=1)
+        if level
+    ]
+    heads = ["", "token to soft code", "at most (V / q_max)", "error added", "at most (V)"]
+    return Table(heads, rows) if rows else None
 
 
 def levels_table(report: Mapping[str, Any]) -> Table | None:

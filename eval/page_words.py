@@ -20,6 +20,11 @@ SEVERITIES = (("severe", "Severe"), ("warning", "Warning"), ("note", "Note"))
 
 # Title and caption, by the name that training.pictures gives.
 PICTURES = {
+    "gap": (
+        "From soft codes to tokens",
+        "Error of the pictures by how many codes are mixed for each place; the first point is the "
+        "token alone. A steep end means that the soft figure flatters.",
+    ),
     "reconstructions": (
         "Worst and median images",
         "Test images, and what the model draws of them: from its soft output, and from the tokens "

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from models import ImageTokenizer
 from training.datasets import to_float
 from training.evaluate import Observer, evaluate_split, is_tokenless, squared_error_sums
+from training.run_log import finite
 from training.weights import WeightsError
 
 from .distribution import FrechetDistance
 from .gap import GapMeter
-from .image_metrics import METRICS, definitions, image_sums, with_perceptual
+from .image_metrics import CODE_DEFINITIONS, METRICS, definitions, image_sums, with_perceptual
 from .judges import Judges
 from .levels import level_ablation
 from .refit import refit_decoder
 from .run import Run, open_run, splits_of
 
 MODES = ("soft", "argmax")
+PACKAGES = ("softvq", "torch", "scikit-image", "torchmetrics")
 
 
 def evaluate_run(
@@ -36,6 +39,7 @@ def evaluate_run(
     batch_size: int = 256,
     refit_steps: int = 0,
     judges: Judges | None = None,
+    observers: Sequence[Observer] = (),
 ) -> dict[str, Any]:
     """Figures of a run on its test split, from the checkpoint alone.
 
@@ -48,6 +52,7 @@ def evaluate_run(
         refit_steps: Steps to refit a copy of the decoder to the tokens, on training images.
         judges: Networks to judge with; none by default. One that cannot be had is named in the
             figures, and the rest is measured all the same.
+        observers: Called with every batch of test images.
 
     Returns:
         The figures, by the names of docs/metrics.md.
@@ -68,18 +73,24 @@ def evaluate_run(
         image_sums=with_perceptual(image_sums, ready.perceptual),
         decoders=gap.decoders,
         decoder_sums=with_perceptual(squared_error_sums, ready.perceptual),
-        observers=[gap.observe, *(_observer(d) for d in ready.distances.values())],
+        observers=[
+            gap.observe,
+            *(_observer(distance) for distance in ready.distances.values()),
+            *observers,
+        ],
         progress=lambda parts: _bar(list(parts), "test images", "batch"),
     )
     with torch.no_grad():
         tokens = [part.numel() for part in model.split(model.tokens(sample))]
     if len(tokens) > 1:
-        ablation = level_ablation(model, images, batch_size=batch_size)
+        ablation = level_ablation(
+            model, images, batch_size=batch_size, progress=lambda p: _bar(p, "levels", "batch")
+        )
         levels = zip(ablation, figures["levels"], strict=True)
         figures["levels"] = [added | measured for added, measured in levels]
     add_global_psnr(figures)
     unavailable = [*ready.unavailable]
-    return {
+    judged = {
         **_head(opened, tokens),
         **dict.fromkeys(f"{name}_{mode}" for name in METRICS for mode in MODES),
         **{name: value for name, value in figures.items() if name not in gap.extra},
@@ -88,26 +99,55 @@ def evaluate_run(
         "gap_levels": gap.level_figures(),
         "refit_steps": refit_steps,
         **_distances(ready.distances, len(images), unavailable),
-        "definitions": definitions(ready.perceptual) | ready.said,
+        "definitions": definitions(ready.perceptual) | ready.said | CODE_DEFINITIONS,
+        "weights": ready.weights,
         "unavailable": unavailable,
-        "versions": {name: version(name) for name in ("torch", "scikit-image", "torchmetrics")},
+        "versions": {name: version(name) for name in PACKAGES},
     }
+    # A diverged run has figures that JSON has no numbers for.
+    judged = finite(judged)
+    return judged
+
+
+class ImageErrors:
+    """An observer that keeps the error of each image: four bytes of it.
+
+    Example:
+        >>> import torch
+        >>> errors, recon = ImageErrors(), torch.tensor([0.0, 0.5]).view(2, 1, 1, 1)
+        >>> errors(torch.zeros(2, 1, 1, 1), None, {"soft": recon})
+        >>> errors.values().tolist()
+        [0.0, 0.25]
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[Tensor] = []
+
+    def __call__(self, images: Tensor, code: object, recons: Mapping[str, Tensor]) -> None:
+        """Count a batch; see :data:`training.evaluate.Observer`."""
+        recon = recons.get("argmax", recons["soft"])
+        self._parts.append((recon - images).square().flatten(1).mean(dim=1).float().cpu())
+
+    def values(self) -> Tensor:
+        """(N,), MSE of each image, of its tokens where it has any."""
+        return torch.cat(self._parts)
 
 
 def _head(opened: Run, tokens: list[int]) -> dict[str, Any]:
     """What was judged."""
     model, config = opened.model, opened.config
     sizes = [level.codebook_size for level in model.levels]
+    tokenless = is_tokenless(model)
     return {
         "checkpoint": str(opened.path),
         "quantizer": config.quantizer,
         "dataset": opened.dataset,
         "test_images": len(opened.test_images),
         "step": opened.state["step"],
-        "codebook_size": sizes if len(sizes) > 1 else config.codebook_size,
+        "codebook_size": None if tokenless else sizes if len(sizes) > 1 else sizes[0],
         "codebook_dim": config.codebook_dim,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "tokens_per_image": sum(tokens),
+        "tokens_per_image": None if tokenless else sum(tokens),
     }
 
 

@@ -39,9 +39,10 @@ def format_report(figures: dict[str, Any]) -> str:
     """The figures as text, soft and argmax side by side."""
     sizes = figures["codebook_size"]
     sizes = " + ".join(map(str, sizes)) if isinstance(sizes, list) else sizes
+    tokens = f"K = {sizes}, D = {figures['codebook_dim']}, {figures['tokens_per_image']} tokens per"
+    what = "no codebook" if sizes is None else f"{tokens} image"
     lines = [
-        f"{figures['quantizer']}, K = {sizes}, D = {figures['codebook_dim']}, "
-        f"{figures['tokens_per_image']} tokens per image, step {figures['step']}",
+        f"{figures['quantizer']}, {what}, step {figures['step']}",
         f"{figures['checkpoint']} on {figures['test_images']} test images of {figures['dataset']}",
         "",
         f"{'':34}{'soft':>12}{'argmax':>12}",
@@ -63,13 +64,17 @@ def format_report(figures: dict[str, Any]) -> str:
 
 
 def _distance(figures: dict[str, Any], name: str) -> list[str]:
-    """A Fréchet distance, with what it would be of two halves of the originals."""
+    """A Fréchet distance, with that of half of the pairs."""
     if name not in figures:
         return []
     own = figures[name]
     cells = "".join(f"{cell(own.get(mode), '.3f'):>12}" for mode in ("soft", "argmax"))
-    bias = f"{own['images']} images; two halves of the originals: {own['halves']:.3f}"
-    return [f"{name:34}{cells}   ({bias})"]
+    half = "".join(f"{cell(own.get(f'{mode}_half'), '.3f'):>12}" for mode in ("soft", "argmax"))
+    label = f"{name}, {own['images']} images"
+    return [
+        f"{label:34}{cells}",
+        f"{'  of every second one':34}{half}",
+    ]
 
 
 # (heading, key, format)

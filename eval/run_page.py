@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
 from training.devices import choose_device
 from training.pictures import CLASS_NAMES, codebook_pictures
 from training.run_log import read_metrics
 
+from .gap_figure import gap_figure
 from .page import Problem, write_page
 from .run import splits_of
 
@@ -28,6 +31,7 @@ def write_run_page(
     data_dir: str | None = None,
     limit_test: int | None = None,
     device: str = "auto",
+    errors: Tensor | None = None,
 ) -> None:
     """Draw the pictures of a run, from at most 1,024 of its test images, and write its page.
 
@@ -40,6 +44,8 @@ def write_run_page(
         data_dir: Folder of the data; where the training found it by default.
         limit_test: Use only the first N test images.
         device: As in train.py.
+        errors: (N,), argmax MSE of each test image, to find the worst of all; without them the
+            worst are of the images that are drawn.
 
     Raises:
         UserError: If the checkpoint, the data or the device cannot be used.
@@ -50,13 +56,20 @@ def write_run_page(
     config = TrainConfig.from_dict(state["config"])
     splits = splits_of(config, data_dir, limit_train=1, limit_test=limit_test)
     metrics = checkpoint.parent / "metrics.jsonl"
-    pictures = codebook_pictures(
+    if not all(value.isfinite().all() for value in model.state_dict().values()):
+        # Nothing can be drawn of such a model; the doctor says so on the page.
+        write_page(path, report, {}, findings, state["config"])
+        return
+    curve = gap_figure(report)
+    pictures = {} if curve is None else {"gap": curve}
+    pictures |= codebook_pictures(
         model,
         splits.test,
         splits.test_labels,
         read_metrics(metrics) if metrics.is_file() else [],
         [tracker["history"] for tracker in state["trackers"]],
         class_names=CLASS_NAMES.get(splits.name),
+        errors=errors,
         max_images=MAX_IMAGES,
     )
     write_page(path, report, pictures, findings, state["config"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from importlib import metadata
@@ -23,7 +24,7 @@ from small_runs import (
 from eval import report as report_module
 from eval.__main__ import main
 from eval.judges import Judges
-from eval.report import evaluate_run, rates
+from eval.report import ImageErrors, evaluate_run, rates
 from eval.report_text import format_report
 from eval.run import open_run
 from models import build_model
@@ -90,7 +91,7 @@ def test_the_figures_are_those_of_the_best_checkpoint_on_all_test_images(runs, q
     assert (share == 0) == (quantizer == "vq-ema")
     assert figures["parameters"] == sum(p.numel() for p in model.parameters())
     assert figures["images_per_second"] > 0
-    names = ("torch", "scikit-image", "torchmetrics")
+    names = ("softvq", "torch", "scikit-image", "torchmetrics")
     versions = {name: metadata.version(name) for name in names}
     described = {"quantizer": quantizer, "dataset": "patches", "test_images": 70, "step": 8,
                  "codebook_size": 16, "codebook_dim": 8, "tokens_per_image": 64,
@@ -171,7 +172,8 @@ def test_without_codes_what_is_of_tokens_is_left_empty(runs):
         "ms_ssim_argmax", "lpips_soft", "lpips_argmax", "gap", "utilization",
         "dead_codes", "perplexity",
         "codes_per_token", "temperature", "temperature_ratio", "bits_per_token",
-        "entropy_bits_per_token", "bits_per_pixel", "variance_share",
+        "entropy_bits_per_token", "bits_per_pixel", "variance_share", "codebook_size",
+        "tokens_per_image",
     }  # fmt: skip
     text = format_report(figures)
     assert "nan" not in text.lower()
@@ -290,15 +292,19 @@ def test_judges_that_are_there_are_in_figures_text_and_definitions(runs, shared)
         own = figures[f"psnr_global_{mode}"]
         assert own == pytest.approx(-10 * math.log10(figures[f"mse_{mode}"]))
         assert own <= figures[f"psnr_{mode}"]
-    assert set(figures["rfd_resnet56"]) == {"soft", "argmax", "halves", "images"}
+    assert set(figures["rfd_resnet56"]) == {"soft", "argmax", "soft_half", "argmax_half", "images"}
     assert figures["rfd_resnet56"]["images"] == 12
     assert all(row["lpips"] is not None for row in figures["gap"])
     named = {"mse", "psnr", "psnr_global", "ssim", "ms_ssim", "lpips", "rfd_resnet56"}
-    assert set(figures["definitions"]) == named
+    assert named <= set(figures["definitions"])
+    for name, file in judges.files.items():
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        assert figures["weights"][name] == f"{file.name}, SHA-256 {digest}"
     text = format_report(figures)
     assert "LPIPS" in text
     assert "rfd_resnet56" in text
-    assert "(12 images; two halves of the originals: " in text
+    assert "rfd_resnet56, 12 images" in text
+    assert "of every second one" in text
     assert "not measured" not in text
 
 
@@ -312,3 +318,60 @@ def test_the_gap_is_a_table_of_text(runs):
     hard = evaluate_run(runs["vq-ema"], limit_test=6)
     assert [row["decode"] for row in hard["gap"]] == ["argmax"]
     assert hard["gap"][0]["mse"] == hard["mse_argmax"]
+
+
+def test_every_figure_of_a_report_is_defined(runs):
+    figures = evaluate_run(runs["ddcl"], limit_test=4)
+    described = set(figures["definitions"]) | {"lpips", "rfid", "rfd_resnet56"}
+    of_the_run = {"checkpoint", "quantizer", "dataset", "test_images", "step", "codebook_size",
+                  "codebook_dim", "parameters", "tokens_per_image", "refit_steps", "definitions",
+                  "weights", "unavailable", "versions"}  # fmt: skip
+    theory = {"loss_ols", "variance", "usage_kl", "temperature"}  # docs/theory.md
+    plain = {name.removesuffix("_soft").removesuffix("_argmax") for name in figures}
+    assert plain - of_the_run - theory <= described
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--lpips-weights", "x.pth"], "--lpips-weights does nothing without --lpips: give both"),
+        (["--lpips-resize", "64"], "--lpips-resize does nothing without --lpips"),
+        (["--inception-weights", "x.pth"], "--inception-weights does nothing without --fid"),
+        (["--json", "{}/file/x.json"], "--json {}/file/x.json cannot be written"),
+        (["--html", "{}/file/x.html"], "--html {}/file/x.html cannot be written"),
+    ],
+)
+def test_options_that_do_nothing_and_files_that_cannot_be_are_told_before_the_work(
+    runs, tmp_path, monkeypatch, words, message
+):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(report_module, "evaluate_run", lambda *args, **options: pytest.fail("work"))
+    result = report(runs["ddcl"], *(word.replace("{}", str(tmp_path)) for word in words))
+    assert result.exit_code == 2
+    errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert message.replace("{}", str(tmp_path)) in errors[0]
+
+
+def test_a_diverged_run_has_a_report_and_a_page(runs, tmp_path):
+    state = checkpoint(runs["ddcl"], "best.pt")
+    name = next(name for name in state["model"] if name.startswith("decoder"))
+    state["model"][name].fill_(math.nan)
+    save_checkpoint(tmp_path / "nan.pt", state)
+    words = ("--limit-test", 4, "--refit-steps", 0, "--json", tmp_path / "nan.json")
+    result = report(tmp_path / "nan.pt", *words, "--html", tmp_path / "nan.html")
+    assert result.exit_code == 0, result.output
+    figures = json.loads((tmp_path / "nan.json").read_text(), parse_constant=refuse_constant)
+    assert figures["mse_argmax"] is None
+    assert (
+        "NaN" in (tmp_path / "nan.html").read_text()
+        or "non finite" in (tmp_path / "nan.html").read_text()
+    )
+
+
+def test_the_worst_images_of_the_page_are_of_all(runs, tmp_path):
+    errors = ImageErrors()
+    figures = evaluate_run(runs["ddcl"], limit_test=30, batch_size=7, observers=[errors])
+    values = errors.values()
+    assert len(values) == 30
+    assert values.mean().item() == pytest.approx(figures["mse_argmax"], rel=1e-5)

@@ -17,7 +17,17 @@ from matplotlib.figure import Figure
 from PIL import Image
 from small_runs import run_small, without_figures
 
-from eval.page import cleaned, gap_table, head, levels_table, quality_table, tiles, write_page
+from eval.gap_figure import gap_figure
+from eval.page import (
+    bounds_table,
+    cleaned,
+    gap_table,
+    head,
+    levels_table,
+    quality_table,
+    tiles,
+    write_page,
+)
 from eval.page_words import PICTURES, QUANTIZERS, SEVERITIES
 from eval.report import evaluate_run
 from eval.run_page import write_run_page
@@ -53,6 +63,14 @@ REPORT = {
     "gap": [
         {"decode": "soft", "mse": 0.004, "lpips": None, "bits_log2_k": None, "own_metric": 7.5},
         {"decode": "argmax", "mse": 0.005, "lpips": None, "bits_log2_k": 9.0, "own_metric": None},
+    ],
+    "gap_levels": [
+        {
+            "argmax_distance": 0.25,
+            "argmax_distance_bound": 0.5,
+            "error_added": 0.125,
+            "variance": 0.375,
+        }
     ],
     "definitions": {"mse": "Mean of squares; see https://example.org/a/b."},
     "unavailable": ["lpips: no weights at /home/me/nets/alex.pth; give --lpips-weights"],
@@ -129,9 +147,13 @@ def test_tables_have_what_was_measured():
         ["MSE", "0.00400", "0.00500"],
         ["PSNR (dB), mean over images", "24.12", "23.88"],
     ]
-    rfid = {"soft": 3.0, "argmax": 4.5, "halves": 2.25, "images": 500}
-    [row] = quality_table({"rfid": rfid}).rows
-    assert row == ["rFID (500 images; between halves of them 2.25)", "3.00", "4.50"]
+    rfid = {"soft": 3.0, "argmax": 4.5, "soft_half": 3.5, "argmax_half": 5.0, "images": 500}
+    assert quality_table({"rfid": rfid}).rows == [
+        ["rFID", "3.00", "4.50"],
+        ["rFID, of every second image", "3.50", "5.00"],
+    ]
+    assert bounds_table(REPORT).rows == [["level 1", "0.25", "0.5", "0.125", "0.375"]]
+    assert bounds_table({"gap_levels": [None]}) is None
     gap = gap_table(REPORT)
     assert gap.heads == ["decoded from", "MSE", "log2 K", "own metric"]
     assert gap.rows == [["soft", "0.00400", "-", "7.5"], ["argmax", "0.00500", "9.000", "-"]]
@@ -181,7 +203,34 @@ def test_every_quantizer_and_every_picture_has_words():
         lines,
         [torch.ones(2, 4).long()],
     )
+    pictures["gap"] = gap_figure(REPORT)
     assert pictures.keys() == PICTURES.keys()
+
+
+def test_the_curve_of_the_gap_has_each_row_and_is_left_out_for_hard_codebooks():
+    rows = [("soft", 4.0), ("top-2", 4.5), ("argmax", 6.0), ("argmax, decoder refit", 5.0)]
+    report = {"gap": [{"decode": name, "mse": mse} for name, mse in rows], "refit_steps": 9}
+    axes = gap_figure(report).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["argmax", "top-2", "soft"]
+    whole, refit = axes.lines
+    assert list(whole.get_ydata()) == [6.0, 4.5, 4.0]
+    assert list(refit.get_ydata()) == [5.0]
+    assert gap_figure({"gap": [{"decode": "argmax", "mse": 6.0}]}) is None
+    assert gap_figure({"gap": None}) is None
+
+
+def test_a_hard_codebook_is_called_hard_whatever_rounding_does_to_its_two_figures(tmp_path):
+    report = REPORT | {"mse_soft": 0.005000001, "gap_levels": [None]}
+    page = Page(page_of(tmp_path, report, {}))
+    assert "This codebook is hard" in page.text
+    assert "tokens only" in page.text
+
+
+def test_a_run_given_as_a_dot_has_the_name_of_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "my run").mkdir()
+    (tmp_path / "my run" / "best.pt").write_bytes(b"x")
+    monkeypatch.chdir(tmp_path / "my run")
+    assert head({"checkpoint": "best.pt"})["run"] == "my run"
 
 
 def test_pictures_are_inlined_whole_with_title_and_size(tmp_path):
@@ -199,7 +248,7 @@ def test_pictures_are_inlined_whole_with_title_and_size(tmp_path):
 
 
 def test_a_hard_codebook_and_none_are_spoken_of_as_such(tmp_path):
-    hard = REPORT | {"quantizer": "vq", "mse_soft": 0.005, "gap": None}
+    hard = REPORT | {"quantizer": "vq", "mse_soft": 0.005, "gap": None, "gap_levels": [None]}
     text = Page(page_of(tmp_path, hard)).text
     assert "This codebook is hard" in text
     assert "What is lost on the way" not in text

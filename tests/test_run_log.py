@@ -259,15 +259,27 @@ def test_tensorboard_has_the_pictures_that_take_time_at_the_end_and_every_few_ep
     log = events(runs["ddcl"], "val")
     assert set(log.Tags()["images"]) == tags
     for tag in tags:
-        [picture] = log.Images(tag)
-        assert picture.step == 2 * STEPS_PER_EPOCH
-        assert picture.width == 480
+        pictures = log.Images(tag)
+        assert [picture.step for picture in pictures] == [STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH]
+        assert {picture.width for picture in pictures} == {480}
     written = []
     without_figures(monkeypatch)
     monkeypatch.setattr(RunLog, "write_pictures", lambda *args: written.append(args[-1]))
-    monkeypatch.setattr(trainer, "PICTURES_EVERY", 2)
+    monkeypatch.setattr(trainer, "PICTURES_EVERY", 3)
     run_small(tmp_path / "run", quantizer="vq", epochs=5)
-    assert written == [STEPS_PER_EPOCH * epoch for epoch in (2, 4, 5)]
+    assert written == [STEPS_PER_EPOCH * epoch for epoch in (1, 3, 5)]
+
+
+def test_a_picture_that_fails_costs_no_checkpoint(tmp_path, monkeypatch, capsys):
+    def fail(*args: object) -> None:
+        raise RuntimeError("no such colour")
+
+    without_figures(monkeypatch)
+    monkeypatch.setattr(RunLog, "write_pictures", fail)
+    folder = run_small(tmp_path / "run", epochs=1)
+    assert checkpoint(folder)["step"] == STEPS_PER_EPOCH
+    assert (folder / "best.pt").exists()
+    assert "no pictures of epoch 1: no such colour" in capsys.readouterr().err
 
 
 def test_the_projector_has_the_prototypes_and_their_use(runs):

@@ -12,7 +12,7 @@ import torch
 
 from models import ImageTokenizer, build_model
 
-from .errors import CheckpointError
+from .errors import CheckpointError, UserError
 
 FORMAT = 2
 # What Trainer.save writes.
@@ -41,6 +41,26 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def check_target(path: Path | None, option: str) -> None:
+    """Refuse a file that could not be written, before the work that would be lost.
+
+    Args:
+        path: The file; its folder is made. None is no file.
+        option: That named it, for the error.
+
+    Raises:
+        UserError: If it cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise UserError(f"{option} {path} cannot be written: {error.strerror}") from error
 
 
 def write_text(path: Path, text: str) -> None:

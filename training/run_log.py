@@ -32,6 +32,7 @@ GROUPS = {
         "loss_q",
         "loss_ols",
         "variance",
+        "variance_share",
         "usage_kl",
         "codebook_loss",
         "commitment_loss",
@@ -93,6 +94,8 @@ class RunLog:
                 self._write_scalars(line, level, f"_level_{number}")
 
     def _write_scalars(self, line: dict[str, Any], figures: dict[str, Any], suffix: str) -> None:
+        if figures.get("loss_q"):
+            figures = {**figures, "variance_share": figures["variance"] / figures["loss_q"]}
         for prefix, keys in GROUPS.items():
             for key in keys:
                 if figures.get(key) is not None:
@@ -144,9 +147,11 @@ class RunLog:
 
 
 def finite(value: Any) -> Any:
-    """None for what JSON has no number for."""
+    """None for what JSON has no number for, in lists and dicts, too."""
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [{key: finite(inner) for key, inner in item.items()} for item in value]
+        return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -40,7 +40,7 @@ from .processes import mean_over_processes, rank
 from .run_log import RunLog, table_header, table_row
 
 GRID_IMAGES = 12
-# Epochs. They take about two seconds; besides, the last epoch always has them.
+# Epochs. They take about two seconds; besides, the first and the last epoch have them.
 PICTURES_EVERY = 10
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 
@@ -244,15 +244,6 @@ class Trainer:
         self.sums, self.seconds = {}, 0.0
         if self.log is not None:
             self.log.write(lines)
-            if not tokenless:
-                self.log.write_usage(self.trackers, self.step)
-            self.log.write_images(self.model, self.splits.test[:GRID_IMAGES], self.step)
-            if self.step >= self.total_steps or (epoch + 1) % PICTURES_EVERY == 0:
-                names = CLASS_NAMES.get(self.splits.name)
-                val, labels = self.splits.val, self.splits.val_labels
-                self.log.write_pictures(self.model, val, labels, names, self.step)
-            if self.step >= self.total_steps and not tokenless:
-                self.log.write_codebook(self.model, usage, self.step)
             tqdm.write(table_row(epoch + 1, lines))
         # The validation split chooses; the test split is only looked at.
         error = lines[1]["mse_soft" if tokenless else "mse_argmax"]
@@ -260,6 +251,25 @@ class Trainer:
             self.best = error
             self.save("best.pt")
         self.save("last.pt")
+        if self.log is not None:
+            try:
+                self._draw(self.log, epoch, usage)
+            except Exception as error:  # of a picture: no reason to lose a run
+                tqdm.write(f"no pictures of epoch {epoch + 1}: {error}", file=sys.stderr)
+
+    def _draw(self, log: RunLog, epoch: int, usage: list[Tensor]) -> None:
+        """What TensorBoard shows of an epoch; dear pictures of the first, the last and some."""
+        tokenless = is_tokenless(self.model)
+        ended = self.step >= self.total_steps
+        if not tokenless:
+            log.write_usage(self.trackers, self.step)
+        log.write_images(self.model, self.splits.test[:GRID_IMAGES], self.step)
+        if ended or epoch == 0 or (epoch + 1) % PICTURES_EVERY == 0:
+            names = CLASS_NAMES.get(self.splits.name)
+            val, labels = self.splits.val, self.splits.val_labels
+            log.write_pictures(self.model, val, labels, names, self.step)
+        if ended and not tokenless:
+            log.write_codebook(self.model, usage, self.step)
 
     def save(self, name: str) -> None:
         """Write a checkpoint of everything that the run needs to go on; every process calls it."""

@@ -49,11 +49,16 @@ def command(
     **judges: Any,
 ) -> None:
     """Figures of RUN, a run folder (its best.pt) or a checkpoint, on the test split."""
+    from eval.doctor import diagnose
     from eval.judges import Judges
-    from eval.report import evaluate_run
+    from eval.report import ImageErrors, evaluate_run
     from eval.report_text import format_report
-    from training.checkpoint import write_text
+    from eval.run_page import write_run_page
+    from training.checkpoint import check_target, write_text
 
+    check_target(json_file, "--json")
+    check_target(html_file, "--html")
+    errors = ImageErrors()
     figures = evaluate_run(
         run,
         data_dir=data_dir,
@@ -62,6 +67,7 @@ def command(
         batch_size=batch_size,
         refit_steps=refit_steps,
         judges=Judges(**judges),
+        observers=[errors],
     )
     click.echo(format_report(figures))
     if json_file is not None:
@@ -69,17 +75,14 @@ def command(
         write_text(json_file, text)
         click.echo(f"written to {json_file}")
     if html_file is not None:
-        from eval.doctor import diagnose
-        from eval.run_page import write_run_page
-
-        findings = diagnose(run, data_dir=data_dir, device=device)
         write_run_page(
             html_file,
             run,
             figures,
-            findings,
+            diagnose(run, data_dir=data_dir, device=device),
             data_dir=data_dir,
             limit_test=limit_test,
             device=device,
+            errors=errors.values(),
         )
         click.echo(f"written to {html_file}")
