@@ -74,25 +74,13 @@ def look(run: Path, images: int = 256) -> dict[tuple[str, int | None], Finding]:
         assert finding.evidence.endswith(".")
         assert finding.advice.endswith(".")
         named = set(re.findall(r"--[a-z][a-z-]*", finding.advice))
-        assert named <= options | {"--resume"}, named - options
-        check_values(finding.advice)
+        assert named <= options | {"--resume", "--out"}, named - options
         assert not re.search(r"\bnan\b|\binf\b", finding.evidence), finding
     found = {(f.name, f.level): f for f in findings}
     assert len(found) == len(findings)
     order = [("severe", "warning", "note").index(f.severity) for f in findings]
     assert order == sorted(order)
     return found
-
-
-def check_values(advice: str) -> None:
-    """The values that an advice gives are ones that train.py takes."""
-    kinds = {spec.name.replace("_", "-"): str(spec.type) for spec in fields(TrainConfig)}
-    for name, text in re.findall(r"--([a-z][a-z-]*) ([\w.,-]+)", advice):
-        kind = kinds.get(name, "str").removesuffix(" | None")
-        if kind in ("int", "float") and re.fullmatch(r"[\d.,e-]+", text):
-            number = (int if kind == "int" else float)(text.rstrip(".,"))
-            mode = {"temperature_mode": "critical"} if "temperature" in name else {}
-            TrainConfig(**{name.replace("-", "_"): number}, **mode)
 
 
 def severe(found: dict[tuple[str, int | None], Finding]) -> set[str]:
@@ -349,24 +337,120 @@ def test_weights_that_are_not_finite_are_all_that_is_said(runs, tmp_path):
     assert "codebook.codebook" in found["non-finite", None].evidence
 
 
+def copied(run: Path, folder: Path, *names: str) -> Path:
+    """Some files of a run in a folder of their own."""
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_bytes((run / name).read_bytes())
+    return folder
+
+
 def test_a_training_that_was_cut_off_is_noted(runs, tmp_path):
     def edit(state: State) -> None:
         state["config"]["epochs"] = 9
         state["model_config"]["temperature_steps"] = 65
 
-    finding = look(edited(runs(), tmp_path, edit))["unfinished", None]
+    folder = copied(runs(), tmp_path / "run", "metrics.jsonl")
+    lone = edited(runs(), tmp_path, edit)
+    (folder / "best.pt").write_bytes(lone.read_bytes())
+    finding = look(folder)["unfinished", None]
     assert finding.severity == "note"
-    assert "of 144" in finding.evidence
+    assert "This is of step 64 of 144" in finding.evidence
     assert "1.05 codes per token at step 65" in finding.evidence
     assert "--resume" in finding.advice
+    # Without its log nobody knows whether the run has stopped.
+    finding = look(lone)["unfinished", None]
+    step = checkpoint(runs(), "best.pt")["step"]
+    assert f"The checkpoint is of step {step} of 144" in finding.evidence
+    assert "--resume" not in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("name", "figures", "advice"),
+    [
+        (
+            "ddcl",
+            {"utilization": 0.002, "dead_codes": 15, "perplexity": 1.0, "temperature_ratio": 1.7},
+            "--temperature-start",
+        ),
+        ("vq-ema", {"dead_codes": 15, "perplexity": 1.0}, "--restart-threshold 0.2"),
+        ("levels", {"temperature_ratio": 1.7}, "--temperature-start"),
+    ],
+)
+def test_a_collapse_after_the_best_epoch_is_severe(runs, tmp_path, name, figures, advice):
+    source = runs(**HEALTHY[name])
+    folder = copied(source, tmp_path / "run", "best.pt", "metrics.jsonl")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    last = next(line for line in reversed(lines) if line["split"] == "train")
+    with (folder / "metrics.jsonl").open("a") as file:
+        for epoch in (5, 6):
+            later = last | {"epoch": epoch, "step": 16 * epoch} | figures
+            if "levels" in last:
+                later["levels"] = [last["levels"][0], last["levels"][1] | figures]
+            file.write(json.dumps(later) + "\n")
+    level = 2 if name == "levels" else None
+    found = look(folder)
+    assert severe(found) == {"later-collapse"}
+    finding = found["later-collapse", level]
+    assert "in epoch 6" in finding.evidence
+    assert "since epoch 5" in finding.evidence
+    assert advice in finding.advice
+    result = doctor(folder, "--images", 64, "--device", "cpu")
+    assert result.exit_code == 1
+
+
+def test_lines_of_a_log_that_are_none_are_left_out(runs, tmp_path):
+    folder = copied(runs(), tmp_path / "run", "best.pt", "metrics.jsonl")
+    expected = look(folder)
+    log = folder / "metrics.jsonl"
+    foreign = [
+        "", "{", "[1]", "3", "null", '{"epoch": 9}', '{"loss": 3.0}', "[" * 100_000,
+        '{"epoch": "9", "step": 999, "split": "train", "temperature_ratio": 9}',
+        '{"epoch": 9, "step": null, "split": "train", "temperature_ratio": 9}',
+        '{"epoch": 9, "step": 999, "split": ["train"], "temperature_ratio": 9}',
+    ]  # fmt: skip
+    # These are lines, of figures that are none.
+    odd = [
+        '{"epoch": 4, "step": 64, "split": "train", "levels": 3, "temperature_ratio": "9"}',
+        '{"epoch": 4, "step": 64, "split": "train", "dead_codes": {}, "perplexity": NaN}',
+    ]
+    log.write_text("\n".join([*foreign, log.read_text().strip(), *foreign, *odd]) + "\n")
+    assert look(folder) == expected
+
+
+def test_a_log_that_is_no_text_is_a_wrong_call_and_not_a_diagnosis(runs, tmp_path):
+    folder = copied(runs(), tmp_path / "run", "best.pt")
+    (folder / "metrics.jsonl").write_bytes(b'{"epoch": 1}\n\xff\xfe\x00')
+    result = doctor(folder, "--images", 64)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert "metrics.jsonl is not text (byte 13)" in line
+
+
+def test_an_error_that_nobody_foresaw_is_not_a_diagnosis_either(runs, monkeypatch):
+    def broken(*args: Any, **options: Any) -> None:
+        raise ZeroDivisionError("one\nby two")
+
+    monkeypatch.setattr(examine, "measure", broken)
+    result = doctor(runs(), "--images", 64)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert "ZeroDivisionError: one by two" in line
+
+
+def test_since_when_a_level_is_hot_is_its_own():
+    def line(epoch: int, *ratios: float) -> State:
+        own = [{"temperature_ratio": ratio} for ratio in ratios]
+        return {"epoch": epoch, "temperature_ratio": max(ratios), "levels": own}
+
+    lines = [line(1, 1.5, 0.2), line(2, 1.5, 0.2), line(3, 1.5, 1.2), line(4, 1.5, 1.2)]
+    assert [examine.hot_since(lines, number, 2) for number in (0, 1)] == [1, 3]
+    assert examine.hot_since(lines, 2, 3) is None
 
 
 def test_a_run_that_ended_worse_than_it_was(runs, tmp_path):
     source = runs()
-    folder = tmp_path / "run"
-    folder.mkdir()
-    for name in ("best.pt", "last.pt"):
-        (folder / name).write_bytes((source / name).read_bytes())
+    folder = copied(source, tmp_path / "run", "best.pt", "last.pt")
     lines = [json.loads(line) for line in (source / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         if line["epoch"] == 4 and line["split"] == "val":

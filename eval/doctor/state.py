@@ -137,7 +137,7 @@ def check_stale_usage(
 
 def _follow_faster(config: TrainConfig) -> str:
     """A smaller decay of the running usage, where train.py has one."""
-    if config.quantizer == "ddcl":
+    if config.quantizer not in ("vq", "vq-ema"):
         return (
             "Let the average follow faster: a smaller decay of the codebook (argument decay, 0.9 "
             f"by default), or latents that move less, {slower(config)}."
