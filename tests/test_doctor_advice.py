@@ -337,3 +337,13 @@ def test_later_lines_are_read_by_level():
     assert later.check_later(lines, 10, level, config) is None
     finding = later.check_later(lines, 10, level._replace(number=1), config)
     assert "(since epoch 3)" in finding.evidence
+
+
+def test_codes_that_die_where_it_is_hot_are_not_cured_by_restarts():
+    config = TrainConfig(temperature_mode="critical", temperature_start=1.2, temperature_end=1.2)
+    hot = WELL | {"temperature_ratio": 1.2}
+    lines = lines_of(hot, hot | {"dead_codes": 300})
+    finding = later.check_later(lines, 10, LEVEL, config)
+    assert "300 of 512 codes had no token" in finding.evidence
+    assert "--temperature-start 0.02" in finding.advice
+    assert "--restart-threshold" not in finding.advice

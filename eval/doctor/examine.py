@@ -40,6 +40,7 @@ EXPLAINS = {
         "duplicates",
         "far-codes",
         "dead-gradient",
+        "later-collapse",
     ),
     "never-recovered": ("starved-codes", "low-perplexity"),
     "starved-codes": ("low-perplexity",),

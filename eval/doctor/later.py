@@ -104,7 +104,7 @@ def check_later(
         f"After the checkpoint's epoch the codebook got worse: in epoch {after[-1]['epoch']} "
         f"{', '.join(told[key] for key in worse)} (since epoch {after[first]['epoch']}).",
         "The checkpoint is of before; look at the end with python -m eval doctor RUN/last.pt. "
-        + (collapse_advice(config) if "hot" in worse else cure),
+        + (collapse_advice(config) if rows[-1]["hot"] else cure),
     )
 
 

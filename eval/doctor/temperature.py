@@ -29,7 +29,7 @@ NEAR_RATIO, NEAR_SEPARATION = 0.75, 0.5
 # a token is as far from its soft code as that is from the latent.
 SOFT_ERROR_RATIO, SEVERE_ERROR_RATIO = 1.1, 1.5
 SOFT_VARIANCE_SHARE = 0.5
-# Log of codes per token over that of its target; runs that had time end within 0.1 of it.
+# Log of codes per token over that of its target: healthy runs end at 0.97 to 1.04 (docs/doctor.md).
 MISSED, LEAST_ENTROPY = 1.5, 0.01
 
 
