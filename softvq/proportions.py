@@ -13,6 +13,10 @@ from .functional import assignment
 from .latents import compute_dtype, vectors_last
 
 
+# Of all tokens of a document together, below which a prototype has none of them.
+_NO_MASS = 1e-12
+
+
 def assignments(codebook: DDCLCodebook, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
     """Assignment of every token of every document to every prototype.
 
@@ -70,7 +74,8 @@ def shares(
         mask: bool (B, T), False for padding, or None.
 
     Returns:
-        (B, K) as :func:`proportions`, and (B, K, D), zero where a prototype has no token.
+        (B, K) as :func:`proportions`, and (B, K, D), zero where a prototype has no token: less than
+        1e-12 of one.
 
     Example:
         >>> parts, means = shares(DDCLCodebook(4, 8), torch.randn(2, 5, 4))
@@ -81,9 +86,11 @@ def shares(
     with torch.autocast(tokens.device.type, enabled=False):
         z = _real(tokens, mask).to(q.dtype)
         mass = q.sum(dim=1)  # (B, K)
-        sums = torch.einsum("btk,btd->bkd", q, z)
-        # A prototype without a token has a mean of zero, not of rounding over rounding.
-        means = sums / mass.clamp_min(1e-6)[..., None]
+        # Weights first, so that the mean of little mass lies among the tokens like any other; a
+        # prototype without a token has a mean of zero, not of rounding over rounding.
+        weights = q / mass.clamp_min(_NO_MASS)[:, None]  # (B, T, K)
+        weights = torch.where((mass > _NO_MASS)[:, None], weights, 0.0)
+        means = torch.einsum("btk,btd->bkd", weights, z)
         return mass / mass.sum(dim=1, keepdim=True).clamp_min(1e-6), means
 
 

@@ -415,3 +415,13 @@ def test_on_minilm_as_by_brute_force():
     first = readout.explain(tokens[0][mask[0]], words)[0]
     assert first.share == pytest.approx(out.proportions[0].max().item(), abs=1e-4)
     assert len(first.tokens) == 5
+
+
+def test_the_mean_at_a_prototype_of_little_mass_lies_among_the_tokens():
+    codebook = DDCLCodebook(1, 2, temperature=ConstantTemperature(Schedule(1.0)))
+    codebook.codebook.data = torch.tensor([[0.0], [5.0]])
+    out = DDCLReadout(codebook)(torch.tensor([[[0.6], [1.0]]]))
+    assert out.proportions[0, 1] < 1e-5
+    assert 0.6 < out.prototypes[0, 1, 0] < 1.0
+    far = DDCLReadout(codebook)(torch.tensor([[[-60.0], [-50.0]]])).prototypes
+    assert far[0, 1, 0] == 0
