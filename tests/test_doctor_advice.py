@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, fields
+from functools import cache
 from typing import Any
 
 import pytest
@@ -121,6 +122,7 @@ def of_level(config: TrainConfig, number: int) -> Iterator[Finding | None]:
     yield temperature.check_collapse(1.5 if config.quantizer == "ddcl" else None, 0.0, config)
 
 
+@cache
 def findings(config: TrainConfig) -> list[Finding]:
     made = [*of_whole(config)]
     for number in range(config.level_count if config.quantizer != "none" else 0):

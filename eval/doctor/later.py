@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from training.config import TrainConfig
@@ -91,21 +91,27 @@ def check_later(
         return None
     first = min(_since(rows, key, grade) for key, grade in worse.items())
     values = of_level(after[-1], level.number, level.levels)
-    lost = round(_dead(values, level))
-    told = {
-        "hot": f"T was {figure(values, 'temperature_ratio') or 0:.3g} of the critical temperature",
-        "dead": f"{lost} of {level.codes} codes had no token",
-        "uneven": f"the perplexity was {figure(values, 'perplexity') or 0:.1f} of {level.codes}",
-    }
-    cure = starved_advice(config, level.codes - lost, level.number)
+    used = level.codes - round(_dead(values, level))
+    cure = starved_advice(config, used, level.number)
     return Finding(
         "later-collapse",
         "severe" if max(worse.values()) == 2 else "warning",
         f"After the checkpoint's epoch the codebook got worse: in epoch {after[-1]['epoch']} "
-        f"{', '.join(told[key] for key in worse)} (since epoch {after[first]['epoch']}).",
+        f"{_told(values, level, worse)} (since epoch {after[first]['epoch']}).",
         "The checkpoint is of before; look at the end with python -m eval doctor RUN/last.pt. "
         + (collapse_advice(config) if rows[-1]["hot"] else cure),
     )
+
+
+def _told(values: Mapping[str, Any], level: Level, worse: Iterable[str]) -> str:
+    """What got worse, in words."""
+    ratio, perplexity = (figure(values, k) or 0.0 for k in ("temperature_ratio", "perplexity"))
+    told = {
+        "hot": f"T was {ratio:.3g} of the critical temperature",
+        "dead": f"{round(_dead(values, level))} of {level.codes} codes had no token",
+        "uneven": f"the perplexity was {perplexity:.1f} of {level.codes}",
+    }
+    return ", ".join(told[key] for key in worse)
 
 
 def _since(rows: Sequence[Mapping[str, int]], key: str, grade: int) -> int:
