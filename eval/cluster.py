@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.checkpoint import write_text
-from training.errors import DatasetError
+from training.checkpoint import check_target, write_text
 
 from .classify import linear_head
 from .cluster_report import SCORES, table, to_json
+from .cluster_study import Say, Study, clusters_of, description, prepare
 from .clustering import clustering_scores
-from .document_vectors import Documents, LinearEncoder, documents, fit_encoder
-from .embeddings import Encoder, embed, load_encoder
+from .embeddings import load_encoder
 from .intervals import summary
 from .prototype_cards import cards_of, write_cards
-from .text import TextData, data_folder, load_text
+from .text import data_folder, load_text
 from .text_baselines import baselines
 from .text_readout import FittedReadout, ReadoutEpoch, ReadoutSettings, fit_readout
 
-ON_DOCUMENTS = "DDCL readout, mean"
+ON_DOCUMENTS = "DDCL codebook, mean"
 ON_TOKENS = "DDCL readout, tokens"
-BALANCED = "DDCL readout, mean, usage term"
+BALANCED = "DDCL codebook, mean, usage term"
 # Chosen by the training split of 20 Newsgroups; docs/clustering.md says what was tried.
 READOUTS = {
     BALANCED: ReadoutSettings(usage_weight=0.3),
@@ -36,30 +35,6 @@ READOUTS = {
 }
 HEAD_SIZES = (16, 64, 256)  # prototypes of the readouts under a linear head
 ENCODER = "minilm_l6_v2_fp16"
-
-Say = Callable[[str], None]
-
-
-class Study(NamedTuple):
-    """What all methods share.
-
-    Attributes:
-        data: Texts and labels.
-        splits: The same, embedded.
-        encoder: Linear, fitted on the training split.
-        codebook_size: K of all methods.
-        seeds: Repetitions.
-        started: Of the clock, seconds.
-        say: Called with a line of progress.
-    """
-
-    data: TextData
-    splits: dict[str, Documents]
-    encoder: LinearEncoder
-    codebook_size: int
-    seeds: int
-    started: float
-    say: Say
 
 
 def run(
@@ -100,6 +75,8 @@ def run(
     Raises:
         UserError: If a folder or file is missing, or there are fewer documents than clusters.
     """
+    check_target(out / f"cluster-{name}.json", "-o")
+    check_target(cache / "embeddings", "--cache")
     started, used = time.perf_counter(), time.process_time()
     folder = data_folder(ENCODER, encoder, "--encoder")
     data = load_text(name, data_dir, limit)
@@ -118,6 +95,7 @@ def run(
         "identity": identity(fits),
         "epochs": {method: [epochs_of(one) for one in found] for method, found in fits.items()},
         "heads": heads(study) if "dev" in data.splits else [],
+        "head_sizes_skipped": head_sizes(study)[1] if "dev" in data.splits else [],
         "embedding_minutes": round((embedded - started) / 60, 2),
         "minutes": round((time.perf_counter() - started) / 60, 2),
         "cpu_minutes": round((time.process_time() - used) / 60, 2),
@@ -127,56 +105,6 @@ def run(
     write_text(out / f"cluster-{name}.md", table(result))
     write_cards(out / f"cluster-{name}.html", cards, result, BALANCED)
     return result
-
-
-def clusters_of(data: TextData, codebook_size: int | None) -> int:
-    """K: as given, else the number of classes.
-
-    Raises:
-        DatasetError: If there are no more training documents than that.
-    """
-    size, count = codebook_size or len(data.classes), len(data.splits["train"].texts)
-    if count <= size:
-        raise DatasetError(
-            f"{count} training documents are too few for {size} clusters; raise --limit or "
-            "lower --k"
-        )
-    return size
-
-
-def prepare(
-    data: TextData,
-    encoder: Encoder,
-    cache: Path,
-    max_length: int,
-    codebook_size: int,
-    seeds: int,
-    progress: bool,
-    say: Say,
-) -> Study:
-    """Embed all splits, and fit the linear encoder on the training split."""
-    started = time.perf_counter()
-    splits = {}
-    for split, corpus in data.splits.items():
-        title = f"{data.name} {split}" if progress else None
-        tokens = embed(corpus.texts, encoder, cache, max_length=max_length, progress=title)
-        splits[split] = documents(tokens)
-    axes = fit_encoder(splits["train"].mean, ReadoutSettings().axes)
-    return Study(data, splits, axes, codebook_size, seeds, started, say)
-
-
-def description(study: Study) -> dict[str, Any]:
-    """What was clustered."""
-    corpora = study.data.splits
-    return {
-        "data": study.data.name,
-        "classes": list(study.data.classes),
-        "documents": {split: len(corpus.texts) for split, corpus in corpora.items()},
-        "dropped_empty": {split: corpus.dropped for split, corpus in corpora.items()},
-        "tokens": {split: len(part.tokens.ids) for split, part in study.splits.items()},
-        "codebook_size": study.codebook_size,
-        "seeds": study.seeds,
-    }
 
 
 def cluster(study: Study) -> tuple[list[dict[str, Any]], dict[str, list[FittedReadout]]]:
@@ -258,7 +186,7 @@ def heads(study: Study) -> list[dict[str, Any]]:
     axes = {s: study.encoder(d.mean).numpy() for s, d in study.splits.items()}
     rows.append(head(study, "mean, principal axes", labels, [axes]))
     settings = replace(READOUTS[ON_TOKENS], starts=1)
-    for size in HEAD_SIZES:
+    for size in head_sizes(study)[0]:
         fits = [
             fit_readout(study.splits["train"], study.encoder, size, seed, settings)
             for seed in range(study.seeds)
@@ -269,6 +197,16 @@ def heads(study: Study) -> list[dict[str, Any]]:
             ]
             rows.append(head(study, f"DDCL {key}, K = {size}", labels, vectors))
     return rows
+
+
+def head_sizes(study: Study) -> tuple[list[int], list[int]]:
+    """Numbers of prototypes under linear heads: those to fit, and those above the tokens.
+
+    A readout starts from k-means, which needs as many training tokens as prototypes.
+    """
+    tokens = len(study.splits["train"].tokens.ids)
+    sizes = sorted(HEAD_SIZES)
+    return [size for size in sizes if size <= tokens], [size for size in sizes if size > tokens]
 
 
 def head(

@@ -42,6 +42,10 @@ def table(result: Mapping[str, Any]) -> str:
             f"{figure(row['test'])} |"
             for row in result["heads"]
         ]
+    if skipped := result.get("head_sizes_skipped"):
+        sizes = ", ".join(str(size) for size in skipped)
+        tokens = result["tokens"]["train"]
+        lines += ["", f"No heads on {sizes} prototypes: there are only {tokens} training tokens."]
     return "\n".join(lines) + "\n"
 
 

@@ -11,6 +11,8 @@ from xml.etree.ElementTree import ParseError
 
 from training.errors import DatasetError
 
+from .packages import require
+
 
 class Row(NamedTuple):
     """An object as its file has it.
@@ -152,13 +154,9 @@ def sgp4(module: str) -> Any:
     """A module of the sgp4 package.
 
     Raises:
-        DatasetError: If the package is not installed.
+        UserError: If the package is not installed.
     """
     from importlib import import_module
 
-    try:
-        return import_module(f"sgp4.{module}")
-    except ImportError as error:
-        raise DatasetError(
-            'orbital elements need the sgp4 package: pip install -e ".[experiments]"'
-        ) from error
+    require("sgp4", purpose="reading orbital elements")
+    return import_module(f"sgp4.{module}")

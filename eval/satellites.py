@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from training.checkpoint import check_target
 from training.errors import DatasetError, UserError
 
 from .cluster_choice import Split, choose, entries
@@ -59,6 +60,7 @@ def run(
     """
     from .satellites_report import picture_of, write
 
+    check_target(out / "satellites.json", "-o")
     started, used = time.perf_counter(), time.process_time()
     orbits = read_orbits(file_of(path))
     classes = classes_of(orbits, labels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -23,11 +24,13 @@ from eval.__main__ import main
 from eval.classify import linear_head
 from eval.cluster import BALANCED, ON_DOCUMENTS, ON_TOKENS, READOUTS
 from eval.cluster_report import figure
+from eval.cluster_study import axes_of
 from eval.document_vectors import Documents, documents, fit_encoder
 from eval.embeddings import TokenEmbeddings
 from eval.prototype_cards import Card, TopDocument, write_cards
 from eval.text_baselines import baselines
 from eval.text_readout import LARGEST_GAP, ReadoutSettings, fit_readout, place, summed_up
+from training.errors import DatasetError
 
 SCRIPT = "<script>alert(1)</script>"
 QUICK = {"steps": 30, "starts": 2}
@@ -207,16 +210,66 @@ def test_sst2_also_gets_linear_heads(quick, encoder, tmp_path):
           "--encoder", "{encoder}", "--max-length", "9999"],
          "from 3 to 128 tokens"),
         (["--data", "satellites", "--limit", "5"], "--limit is of documents"),
+        (["--data", "satellites", "--max-length", "128"], "--max-length is of documents"),
+        (["--data", "satellites", "--encoder", "{encoder}"], "--encoder is of documents"),
+        (["--data", "sst2", "--labels", "auto"], "--labels is of satellites"),
+        (["--data", "sst2", "--data-dir", "{data}", "-o", "/proc/foo"], "-o /proc/foo"),
+        (["--data", "satellites", "-o", "/proc/foo"], "-o /proc/foo"),
+        (["--data", "sst2", "--data-dir", "{data}/same"], "1 different training documents"),
+        (["--data", "sst2", "--data-dir", "{data}/one"], "train split are of one class (negative)"),
     ],
 )  # fmt: skip
 def test_a_wrong_call_is_one_line(encoder, tmp_path, words, message):
     write_sst2(tmp_path, count=12)
+    for name, lines in (("same", ["wave\t0", "wave\t1"] * 6), ("one", ["a\t0", "b\t0", "c\t0"])):
+        write_sst2(tmp_path / name, count=12)
+        (tmp_path / name / "sst2_sent_train.tsv").write_text("\n".join(lines) + "\n")
     given = [word.format(data=tmp_path, encoder=encoder) for word in words]
-    done = call(*given, "--cache", tmp_path / "cache", "-o", tmp_path / "out")
+    cached = [] if "satellites" in given else ["--cache", tmp_path / "cache"]
+    given = given if "-o" in given else [*given, "-o", tmp_path / "out"]
+    done = call(*given, *cached)
     assert done.exit_code == 2
     assert message in done.output
     assert len(done.output.splitlines()) == 1
-    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob("out/*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("sst2", "transformers"), ("20news", "safetensors"), ("satellites", "sklearn")],
+)
+def test_a_missing_package_is_one_line_that_says_how_to_install_it(
+    tmp_path, monkeypatch, name, package
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    done = call("--data", name, "-o", tmp_path / "out")
+    assert done.exit_code == 2
+    assert f'needs {package}: pip install -e ".[experiments]"' in done.output
+    assert len(done.output.splitlines()) == 1
+
+
+def test_vectors_that_are_all_alike_are_refused():
+    with pytest.raises(DatasetError, match="only 2 different vectors of 6"):
+        axes_of(np.repeat(np.eye(2, 4, dtype=np.float32), 3, axis=0), 2)
+    nearly = 1 + 1e-6 * np.arange(12, dtype=np.float32).reshape(6, 2)
+    with pytest.raises(DatasetError, match="cannot be told apart"):
+        axes_of(nearly, 2)
+
+
+def test_heads_of_more_prototypes_than_training_tokens_are_left_out(encoder, tmp_path, monkeypatch):
+    fast = {name: ReadoutSettings(**{**vars(s), **QUICK}) for name, s in READOUTS.items()}
+    monkeypatch.setattr(cluster_module, "READOUTS", fast)
+    monkeypatch.setattr(cluster_module, "HEAD_SIZES", (4, 4096))
+    write_sst2(tmp_path / "data", count=40)
+    # fmt: off
+    done = call("--data", "sst2", "--data-dir", tmp_path / "data", "--encoder", encoder,
+                "--limit", 4, "--seeds", 1, "--cache", tmp_path / "cache", "-o", tmp_path / "out")
+    # fmt: on
+    assert done.exit_code == 0, done.output
+    result = load(tmp_path / "out", "sst2")
+    assert result["head_sizes_skipped"] == [4096]
+    assert not [row for row in result["heads"] if "4096" in row["vectors"]]
+    assert f"only {result['tokens']['train']} training tokens" in done.output
 
 
 def test_satellites_are_run_by_their_own_module(tmp_path, monkeypatch):
@@ -228,10 +281,13 @@ def test_satellites_are_run_by_their_own_module(tmp_path, monkeypatch):
         (out / "satellites.md").write_text("a table\n")
 
     monkeypatch.setattr(satellites, "run", run)
-    done = call("--data", "satellites", "--seeds", 3, "--k", 5, "-o", tmp_path / "out")
+    done = call(
+        "--data", "satellites", "--seeds", 3, "--k", 5, "--labels", "rule", "-o", tmp_path / "out"
+    )
     assert done.exit_code == 0, done.output
     assert "a table" in done.output
     assert (seen["seeds"], seen["codebook_size"], seen["path"]) == (3, 5, None)
+    assert seen["labels"] == "rule"
 
 
 def blobs(count: int = 60, dim: int = 12, places: int = 5) -> tuple[Documents, np.ndarray]:

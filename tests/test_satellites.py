@@ -1,6 +1,7 @@
 """Clustering of orbits: DDCL's training, choice without labels, scores, files."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -292,7 +293,9 @@ def test_wrong_calls_get_one_clear_line(tmp_path, monkeypatch):
         run(path, tmp_path / "out", candidates=[QUICK])
     with pytest.raises(UserError, match="auto, rule or none, got 'guess'"):
         run(path, tmp_path / "out", labels="guess")
-    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob("out/*"))
+    with pytest.raises(UserError, match="-o /proc/foo"):
+        run(path, Path("/proc/foo"))
 
 
 @pytest.mark.slow

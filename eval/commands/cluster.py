@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import click
 
 CACHE = Path(tempfile.gettempdir()) / "softvq-embeddings"
+OF_DOCUMENTS = ("encoder", "max_length", "cache", "limit")  # options
 
 
 @click.command("cluster")
@@ -48,6 +51,13 @@ CACHE = Path(tempfile.gettempdir()) / "softvq-embeddings"
     show_default=True,
     help="Folder of the token embeddings.",
 )
+@click.option(
+    "--labels",
+    type=click.Choice(["auto", "rule", "none"]),
+    default="auto",
+    show_default=True,
+    help="Classes of satellites: the file's or else the rule's, the rule's, or none.",
+)
 def command(
     name: str,
     out: Path,
@@ -58,13 +68,19 @@ def command(
     limit: int | None,
     max_length: int,
     cache: Path,
+    labels: Literal["auto", "rule", "none"],
 ) -> None:
     """Cluster documents, or orbits, by DDCL and by k-means; score the clusters by classes."""
     if name == "satellites":
-        satellites(out, data_dir, codebook_size, seeds, limit)
+        refuse(OF_DOCUMENTS, "is of documents; --data satellites takes none")
+        satellites(out, data_dir, codebook_size, seeds, labels)
         return
+    refuse(("labels",), "is of satellites; a corpus has its own classes")
     import sys
 
+    from eval.packages import require
+
+    require("transformers", "safetensors", "sklearn", "scipy", "jinja2", purpose="clustering text")
     from eval.cluster import run
     from eval.cluster_report import table
 
@@ -85,18 +101,39 @@ def command(
     click.echo(f"written to {out}: cluster-{name}.json, .md and .html")
 
 
-def satellites(
-    out: Path, data_dir: Path | None, codebook_size: int | None, seeds: int, limit: int | None
-) -> None:
-    """The same for orbits."""
-    from eval.satellites import run
+def refuse(names: Sequence[str], reason: str) -> None:
+    """Refuse options that were given, whatever their value, where they would do nothing.
+
+    Raises:
+        UserError: If any was given.
+    """
+    from click.core import ParameterSource
+
     from training.errors import UserError
 
-    if limit is not None:
-        raise UserError("--limit is of documents; satellites are few enough to take all")
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise UserError(f"--{name.replace('_', '-')} {reason}")
+
+
+def satellites(
+    out: Path,
+    data_dir: Path | None,
+    codebook_size: int | None,
+    seeds: int,
+    labels: Literal["auto", "rule", "none"],
+) -> None:
+    """The same for orbits."""
+    from eval.packages import require
+
+    require("sklearn", "scipy", "matplotlib", purpose="clustering satellites")
+    from eval.satellites import run
+
     run(
         data_dir,
         out,
+        labels=labels,
         codebook_size=codebook_size or 4,
         seeds=seeds,
         say=lambda line: click.echo(line, err=True),
