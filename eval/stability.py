@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 from training.checkpoint import write_text
 from training.errors import UserError
 
+# Outcomes of runs that are collapsed at their end.
+COLLAPSED = ("collapsed", "never left")
+
 
 def opened(
     out: Path, data: str, options: dict[str, Any], free: tuple[str, ...] = ()
@@ -60,9 +63,24 @@ def final(run: dict[str, Any], name: str) -> Any:
 
 
 def outcome(run: dict[str, Any]) -> str:
-    """``collapsed``, ``alive`` or, where figures are not finite, ``diverged``."""
-    collapsed = final(run, "collapsed")
-    return "diverged" if collapsed is None else "collapsed" if collapsed else "alive"
+    """How a run ended.
+
+    Returns:
+        ``alive``; ``collapsed``; ``never left``, collapsed from the first record to the last, so
+        that the run tells of escape and not of collapse; or ``diverged``, figures not finite.
+
+    Example:
+        >>> outcome({"history": {"collapsed": [False, True]}})
+        'collapsed'
+        >>> outcome({"history": {"collapsed": [True, True]}})
+        'never left'
+    """
+    records = run["history"]["collapsed"]
+    if records[-1] is None:
+        return "diverged"
+    if not records[-1]:
+        return "alive"
+    return "never left" if len(records) > 1 and all(records) else "collapsed"
 
 
 def runs_of(result: dict[str, Any], prefix: str) -> list[dict[str, Any]]:
@@ -71,9 +89,9 @@ def runs_of(result: dict[str, Any], prefix: str) -> list[dict[str, Any]]:
 
 
 def shares(
-    runs: Iterable[dict[str, Any]], axis: str, name: str = "collapsed"
+    runs: Iterable[dict[str, Any]], axis: str, names: tuple[str, ...] = COLLAPSED
 ) -> dict[tuple[float, float], float]:
-    """Of each (axis, ratio): the share of seeds with that outcome.
+    """Of each (axis, ratio): the share of seeds with one of these outcomes.
 
     Example:
         >>> run = {"epsilon": 1.0, "ratio": 2.0, "history": {"collapsed": [False, True]}}
@@ -82,7 +100,7 @@ def shares(
     """
     counts: dict[tuple[float, float], list[bool]] = {}
     for run in runs:
-        counts.setdefault((run[axis], run["ratio"]), []).append(outcome(run) == name)
+        counts.setdefault((run[axis], run["ratio"]), []).append(outcome(run) in names)
     return {place: sum(own) / len(own) for place, own in counts.items()}
 
 
@@ -131,7 +149,12 @@ def spread_of(values: list[float]) -> str:
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
-    """A study without its histories: each run's settings that vary, and its figures at the end."""
+    """A study without its histories.
+
+    Returns:
+        The study; of each run its settings that vary, its ``outcome`` and its figures at the end;
+        and ``worst_identity_residual``, of all records, which the figures at the end do not tell.
+    """
     varied = ("seed", "init", "epsilon", "ratio")
     shown = (
         "collapsed", "separation_min", "separation_mean", "distinct", "temperature_ratio",
@@ -140,12 +163,19 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
     runs = {
         block: [
             {name: run[name] for name in varied}
+            | {"outcome": outcome(run)}
             | {name: final(run, name) for name in shown if name in run["history"]}
             for run in own
         ]
         for block, own in result["runs"].items()
     }
-    return {**result, "runs": runs}
+    return {**result, "worst_identity_residual": worst_residual(result), "runs": runs}
+
+
+def worst_residual(result: dict[str, Any]) -> float:
+    """The largest |L_q - L_OLS - V| / L_q of all records of all runs; 0 of none."""
+    records = (run["history"]["identity_residual"] for run in runs_of(result, ""))
+    return max((value for own in records for value in own if value is not None), default=0.0)
 
 
 def report(result: dict[str, Any]) -> str:
@@ -162,22 +192,15 @@ def report(result: dict[str, Any]) -> str:
         lines.append("")
     for panel in panels(result):
         lines += table_of(*panel)
-    worst = max(
-        (
-            r
-            for run in runs_of(result, "")
-            for r in run["history"]["identity_residual"]
-            if r is not None
-        ),
-        default=0.0,
-    )
+    worst = worst_residual(result)
     lines.append(f"largest |L_q - L_OLS - V| / L_q of all records: {worst:.1e}")
     return "\n".join(lines)
 
 
 def table_of(title: str, axis: str, runs: list[dict[str, Any]]) -> list[str]:
     """A row for each value of the axis: up to where no seed collapsed, from where on all did."""
-    diverged = sum(outcome(run) == "diverged" for run in runs)
+    ended = [outcome(run) for run in runs]
+    diverged, stayed = ended.count("diverged"), ended.count("never left")
     lines = [
         f"| {title}: {axis} | no seed collapsed up to | all collapsed from |",
         "|---|---|---|",
@@ -185,7 +208,12 @@ def table_of(title: str, axis: str, runs: list[dict[str, Any]]) -> list[str]:
     for value, (low, high) in brackets(runs, axis).items():
         upper = "none" if math.isinf(high) else f"{high:g}"
         lines.append(f"| {value:g} | {low:g} | {upper} |")
-    return [*lines, *([f"{diverged} of {len(runs)} runs diverged"] if diverged else []), ""]
+    if stayed:
+        collapsed = stayed + ended.count("collapsed")
+        lines.append(f"{stayed} of the {collapsed} collapsed runs never left a collapsed start")
+    if diverged:
+        lines.append(f"{diverged} of {len(runs)} runs diverged")
+    return [*lines, ""]
 
 
 class Panel(NamedTuple):

@@ -13,6 +13,7 @@ from softvq import DDCLCodebook
 from training.checkpoint import write_text
 from training.config import TrainConfig
 from training.datasets import ImageSplits, load_splits, to_float
+from training.errors import UserError
 from training.run_log import read_metrics
 from training.trainer import Trainer
 
@@ -28,9 +29,9 @@ STUDY: dict[str, Any] = {
     "quantizer": "ddcl", "recipe": "paper", "lr_schedule": "constant", "usage_weight": 0.0,
     "restart_threshold": 0.0,
 }  # fmt: skip
-# What a study itself sets.
+# What a study itself sets; the data too, for files and tables are named after CIFAR-10.
 RESERVED = {
-    "quantizer", "recipe", "lr", "lr_schedule", "epochs", "steps", "epsilon", "seed",
+    "dataset", "quantizer", "recipe", "lr", "lr_schedule", "epochs", "steps", "epsilon", "seed",
     "temperature_mode", "temperature_start", "temperature_end", "normalize_latents", "out",
     "levels", "level_pool", "level_sizes", "level_dropout",
 }  # fmt: skip
@@ -145,7 +146,11 @@ def study_cifar10(options: Cifar10Options, out: Path) -> dict[str, Any]:
 def config_of(
     options: Cifar10Options, control: str, epsilon: float, ratio: float, seed: int
 ) -> TrainConfig:
-    """The options of a run; T of a fixed one is set once its latents are known."""
+    """The options of a run; T of a fixed one is set once its latents are known.
+
+    Raises:
+        UserError: If there are fewer than two prototypes, or an option is out of range.
+    """
     own = {
         "epochs": options.epochs,
         "lr": options.lr,
@@ -156,7 +161,13 @@ def config_of(
         "temperature_end": ratio,
         "normalize_latents": control == "follows",
     }
-    return TrainConfig(**(SMALL | STUDY | options.settings | own))
+    config = TrainConfig(**(SMALL | STUDY | options.settings | own))
+    if config.codebook_size < 2:
+        raise UserError(
+            f"--set codebook_size={config.codebook_size}: a study measures distances between "
+            "prototypes; give 2 or more"
+        )
+    return config
 
 
 def train_watched(

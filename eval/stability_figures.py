@@ -16,6 +16,7 @@ from training.checkpoint import write_atomic
 
 from .stability import Panel, final, outcome, panels, runs_of, shares
 from .stability_blocks import CURVES, TERM_RATIOS
+from .stability_boundary_figure import boundary_panel
 
 TRAJECTORIES = (
     ("separation_mean", "mean separation / $\\sqrt{\\lambda_{max}}$"),
@@ -110,8 +111,12 @@ def mean(values: Sequence[float | None]) -> float:
 
 
 def phase_figure(result: dict[str, Any]) -> Figure | None:
-    """A phase diagram of collapse over (epsilon, T / T_c) for each learner, control and start."""
-    return _phases([panel for panel in panels(result) if panel.axis == "epsilon"])
+    """A phase diagram of collapse over (epsilon, T / T_c) for each learner, control and start.
+
+    Before them, where they were measured, the critical temperatures of frozen latents.
+    """
+    first = partial(boundary_panel, result=result) if result["boundaries"] else None
+    return _phases([panel for panel in panels(result) if panel.axis == "epsilon"], first)
 
 
 def weight_figure(result: dict[str, Any]) -> Figure | None:
@@ -119,19 +124,24 @@ def weight_figure(result: dict[str, Any]) -> Figure | None:
     return _phases([panel for panel in panels(result) if panel.axis != "epsilon"])
 
 
-def _phases(wanted: list[Panel]) -> Figure | None:
+def _phases(wanted: list[Panel], first: Callable[[Axes], object] | None = None) -> Figure | None:
+    """Phase diagrams in rows of three, behind another panel if there is one."""
     if not wanted:
         return None
-    columns = min(4, len(wanted))
-    rows = math.ceil(len(wanted) / columns)
+    count = len(wanted) + (first is not None)
+    columns = min(3, count)
+    rows = math.ceil(count / columns)
     figure = Figure(figsize=(4.6 * columns + 1, 4.4 * rows + 0.6), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flat
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes[count:]:
+        axis.axis("off")
+    if first is not None:
+        first(axes.pop(0))
     for axis, panel in zip(axes, wanted, strict=False):
         image = _phase(axis, panel.runs, panel.axis)
-        axis.set_title(panel.title)
-    for axis in list(axes)[len(wanted) :]:
-        axis.axis("off")
-    figure.colorbar(image, ax=figure.axes, label="share of seeds collapsed")
+        starts_collapsed = panel.title.endswith(", near")
+        axis.set_title(panel.title + (": collapsed at the start" if starts_collapsed else ""))
+    figure.colorbar(image, ax=figure.axes, label="share of seeds collapsed at the end")
     known: dict[str, Any] = {}
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -142,7 +152,7 @@ def _phases(wanted: list[Panel]) -> Figure | None:
 
 def _phase(axis: Axes, runs: list[dict[str, Any]], name: str) -> Any:
     """Cells of the share of seeds that collapsed, the final separation in them, theory's lines."""
-    found, diverged = shares(runs, name), shares(runs, name, "diverged")
+    found, diverged = shares(runs, name), shares(runs, name, ("diverged",))
     xs, ys = (sorted({place[i] for place in found}) for i in (0, 1))
     cells = [[found.get((x, y), math.nan) for x in xs] for y in ys]
     image = axis.pcolormesh(

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 from small_runs import SMALL, checkpoint, metrics, refuse_constant, snapshot, without_figures
 
-from eval import stability_study
+from eval import stability_cifar10, stability_study
 from eval.__main__ import main
-from eval.stability import bracket, opened, outcome, report, shares
+from eval.stability import opened, outcome
 from eval.stability_batch import run_batch
 from eval.stability_blocks import MixtureOptions, mixture_blocks
 from eval.stability_boundary import CASES, boundaries
 from eval.stability_measures import NAMES, is_collapsed, measures, separation
-from eval.stability_mixture import CODES, Setting, build, mixture
+from eval.stability_mixture import Setting, build, mixture
 from softvq import ConstantTemperature, DDCLCodebook, Schedule, two_timescale_groups
 from training.errors import UserError
 
@@ -269,6 +269,15 @@ def test_the_command_leaves_json_tables_and_pictures_and_goes_on(tmp_path, quick
     ended = summed["runs"]["epsilon/codebook/fixed"][0]
     assert ended["separation_mean"] == run["history"]["separation_mean"][-1]
     assert (ended["seed"], ended["epsilon"]) == (0, 0.1)
+    # Three steps from a start that is collapsed.
+    assert ended["outcome"] == outcome(run) == "never left"
+    worst = [
+        residual
+        for own in study["runs"].values()
+        for each in own
+        for residual in each["history"]["identity_residual"]
+    ]
+    assert summed["worst_identity_residual"] == max(worst) > 0
     for name in ("frozen", "phases", "weights", "trajectories"):
         picture = tmp_path / "s" / f"stability-mixture-{name}.png"
         assert picture.read_bytes()[:4] == b"\x89PNG"
@@ -314,7 +323,8 @@ def test_an_interrupted_study_keeps_what_it_has(tmp_path, quick, monkeypatch):
 
 def test_cifar10_runs_are_trained_by_the_trainer_and_measured_each_epoch(tmp_path, monkeypatch):
     without_figures(monkeypatch)
-    sizes = {name: value for name, value in SMALL.items() if name != "epochs"}
+    monkeypatch.setitem(stability_cifar10.SMALL, "dataset", SMALL["dataset"])
+    sizes = {name: value for name, value in SMALL.items() if name not in ("epochs", "dataset")}
     words = [word for name, value in sizes.items() for word in ("--set", f"{name}={value}")]
     words += ["--epochs", "1"]
     call = ("--data", "cifar10", "--epsilons", "0.5", "--ratios", "0.2", *words, "-o", tmp_path)
@@ -365,6 +375,11 @@ def test_cifar10_runs_are_trained_by_the_trainer_and_measured_each_epoch(tmp_pat
         (["--data", "cifar10", "--steps", "3"], "--steps is for --data mixture"),
         (["--data", "cifar10", "--controls", "loose"], "--controls takes follows, fixed"),
         (["--data", "cifar10", "--set", "epsilon=3"], "--set epsilon has a meaning of its own"),
+        (
+            ["--data", "cifar10", "--set", "dataset=patches"],
+            "--set dataset has a meaning of its own",
+        ),
+        (["--data", "cifar10", "--set", "codebook-size=1"], "--set codebook_size=1: a study"),
         (["--data", "cifar10", "--set", "colour=3"], "--set takes NAME=VALUE of an option"),
         (["--data", "cifar10", "--set", "batch_size=0"], "batch_size"),
         (["--report-only"], "holds no run of a stability study"),
@@ -385,22 +400,3 @@ def test_a_damaged_file_is_not_written_over(tmp_path, text):
     with pytest.raises(UserError, match="cannot be read as a stability study"):
         opened(tmp_path, "mixture", {})
     assert (tmp_path / "stability.json").read_text() == text
-
-
-def run_of(epsilon, ratio, collapsed):
-    history = {"collapsed": [False, collapsed], "identity_residual": [1e-7, None]}
-    return {"epsilon": epsilon, "ratio": ratio, "init": "near", "history": history}
-
-
-def test_the_table_says_where_collapse_begins():
-    runs = [run_of(1.0, r, c) for r, c in [(0.1, False), (0.1, False), (0.5, True), (0.5, False)]]
-    runs += [run_of(1.0, 2.0, True), run_of(0.1, 0.1, None)]
-    assert shares(runs, "epsilon")[1.0, 0.5] == 0.5
-    assert bracket(shares(runs, "epsilon"), 1.0) == (0.1, 2.0)
-    assert [outcome(run) for run in runs[-2:]] == ["collapsed", "diverged"]
-    study = {"boundaries": None, "runs": {"epsilon/codebook/fixed": runs}}
-    lines = report(study).splitlines()
-    assert "| 1 | 0.1 | 2 |" in lines
-    assert "| 0.1 | 0.1 | none |" in lines
-    assert "1 of 6 runs diverged" in lines
-    assert CODES > 1
