@@ -35,7 +35,7 @@ def gap_figure(report: Mapping[str, Any]) -> Figure | None:
     axes.set_xticks(places, names)
     axes.set_xlabel("codes mixed for a token")
     axes.set_ylabel("MSE of test images")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.15 * max(rows[name] for name in names))
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="lower right")
     return figure
