@@ -26,8 +26,9 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from eval.embeddings import TokenEmbeddings, embed, load_encoder, padded
+from eval.embeddings import TokenEmbeddings, embed, padded
 from eval.text import data_folder, load_text
+from eval.text_encoder import load_encoder
 from models.readouts import (
     CLSReadout,
     CrossAttentionReadout,

@@ -17,11 +17,11 @@ from .classify import linear_head
 from .cluster_report import SCORES, table, to_json
 from .cluster_study import Say, Study, clusters_of, description, prepare
 from .clustering import clustering_scores
-from .embeddings import load_encoder
 from .intervals import summary
 from .prototype_cards import cards_of, write_cards
 from .text import data_folder, load_text
 from .text_baselines import baselines
+from .text_encoder import load_encoder
 from .text_readout import FittedReadout, ReadoutEpoch, ReadoutSettings, fit_readout
 
 ON_DOCUMENTS = "DDCL codebook, mean"

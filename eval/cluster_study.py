@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from training.errors import DatasetError
 
 from .document_vectors import Documents, LinearEncoder, documents, fit_encoder
-from .embeddings import Encoder, embed
+from .embeddings import embed
 from .text import TextData
+from .text_encoder import Encoder
 from .text_readout import ReadoutSettings
 
 Say = Callable[[str], None]

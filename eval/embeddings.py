@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from tqdm import tqdm
 
 from training.checkpoint import write_atomic
 from training.errors import UserError
+
+from .text_encoder import Encoder
 
 # Documents of a file of the cache: what a cut can cost.
 CHUNK = 256
@@ -45,65 +47,6 @@ class TokenEmbeddings(NamedTuple):
     def offsets(self) -> Tensor:
         """int64 (N + 1,): document n is ``tokens[offsets[n]:offsets[n + 1]]``."""
         return torch.cat([self.lengths.new_zeros(1), self.lengths.cumsum(0)])
-
-
-class Encoder(NamedTuple):
-    """A frozen encoder with its tokenizer.
-
-    Attributes:
-        model: A ``transformers`` model that returns ``last_hidden_state``.
-        tokenizer: Of the same folder.
-        key: Hash of the folder's files: tells whether cached embeddings are this encoder's.
-    """
-
-    model: Any
-    tokenizer: Any
-    key: str
-
-
-def load_encoder(folder: Path) -> Encoder:
-    """Open a Hugging Face folder, without a network.
-
-    Args:
-        folder: With config, weights and tokenizer, as ``save_pretrained`` writes them.
-
-    Raises:
-        UserError: If it is none.
-    """
-    from transformers import AutoModel, AutoTokenizer
-    from transformers.utils import logging
-
-    if not (folder / "config.json").is_file():
-        raise UserError(
-            f"{folder} is not a Hugging Face folder (it has no config.json); name one with "
-            "--encoder"
-        )
-    logging.disable_progress_bar()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        reason = str(error).split("\n", 1)[0]
-        raise UserError(
-            f"{folder} cannot be opened as an encoder ({type(error).__name__}: {reason:.160}); "
-            "name another with --encoder"
-        ) from error
-    if tokenizer.pad_token is None:
-        # Padding is masked, whatever stands there.
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
-    return Encoder(model.eval().requires_grad_(False), tokenizer, folder_key(folder))
-
-
-def folder_key(folder: Path) -> str:
-    """Hash of a folder's own files, names and contents, as 16 hexadecimal digits."""
-    digest = hashlib.sha256()
-    for path in sorted(p for p in folder.iterdir() if p.is_file() and p.suffix != ".md"):
-        with path.open("rb") as file:
-            value = hashlib.sha256()
-            while block := file.read(1 << 20):
-                value.update(block)
-        digest.update(f"{path.name}\0{value.hexdigest()}\n".encode())
-    return digest.hexdigest()[:16]
 
 
 def embed(

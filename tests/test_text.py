@@ -12,12 +12,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from sklearn.datasets import _twenty_newsgroups as reference
 from text_samples import TOPICS, small_encoder, write_20news, write_sst2
+from transformers import T5Config, T5Model
 
 from eval import embeddings as embeddings_module
-from eval.embeddings import embed, first_tokens, load_encoder, mean_tokens, padded
+from eval.embeddings import embed, first_tokens, mean_tokens, padded
 from eval.text import line_ends, load_text, strip_article, strip_footer, strip_header, strip_quotes
+from eval.text_encoder import folder_key, load_encoder
 from training.errors import DatasetError, UserError
 
 
@@ -224,13 +227,13 @@ def test_padding_on_the_left_changes_nothing(encoder, tmp_path):
 
 def test_the_key_is_of_the_files(tmp_path):
     folder = small_encoder(tmp_path / "a")
-    key = embeddings_module.folder_key(folder)
-    assert key == embeddings_module.folder_key(folder)
+    key = folder_key(folder)
+    assert key == folder_key(folder)
     weights = folder / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(bytes(content))
-    assert embeddings_module.folder_key(folder) != key
+    assert folder_key(folder) != key
 
 
 def test_wrong_calls_of_the_encoder_say_what_to_do(encoder, tmp_path):
@@ -245,6 +248,77 @@ def test_wrong_calls_of_the_encoder_say_what_to_do(encoder, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match="cannot be opened as an encoder"):
         load_encoder(tmp_path)
+
+
+def without_tokenizer(folder):
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+
+
+def of_another_width(folder):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": 64}))
+
+
+def without_a_layer(folder):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 2}))
+
+
+def of_a_list(folder):
+    (folder / "config.json").write_text("[]")
+
+
+def with_a_decoder(folder):
+    config = T5Config(vocab_size=26, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    T5Model(config).save_pretrained(folder)
+
+
+def of_cut_weights(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def of_weights_that_are_nan(folder):
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {key: v * float("nan") for key, v in weights.items()},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (without_tokenizer, "its tokenizer knows 5 entries where the model has 26"),
+        (of_another_width, "weights are not those of its config: 22 missing or of another shape"),
+        (without_a_layer, r"16 missing or of another shape, as encoder\.layer\.1"),
+        (of_a_list, "cannot be opened as an encoder"),
+        (with_a_decoder, "T5Model is an encoder with a decoder"),
+        (of_cut_weights, "cannot be opened as an encoder"),
+        (of_weights_that_are_nan, "not finite"),
+    ],
+)
+def test_a_folder_that_embeds_nothing_of_use_is_refused_in_one_line(
+    tmp_path, capfd, spoil, message
+):
+    folder = small_encoder(tmp_path / "encoder")
+    spoil(folder)
+    capfd.readouterr()
+    with pytest.raises(UserError, match=message) as caught:
+        load_encoder(folder)
+    assert "\n" not in str(caught.value)
+    assert "LOAD REPORT" not in "".join(capfd.readouterr())
+
+
+def test_a_pooler_may_be_missing(tmp_path):
+    folder = small_encoder(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    kept = {key: v for key, v in weights.items() if "pooler" not in key}
+    assert len(kept) < len(weights)
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    assert load_encoder(folder).model.config.hidden_size == 32
 
 
 @pytest.mark.slow
