@@ -32,15 +32,15 @@ def boundary_panel(axis: Axes, result: dict[str, Any]) -> None:
         colour = "#7f0000" if stayed else "#fdbb84"
         rows = spread_rows(len(names), len(runs))
         label = "stays collapsed" if stayed else "comes apart"
-        axis.plot([ratio] * len(runs), rows, "s", color=colour, label=label, markersize=6)
+        axis.plot([ratio] * len(runs), rows, "s", color=colour, label=label, markersize=4)
     axis.axvline(1, color="tab:blue", linewidth=2)
     axis.axvspan(1 - SHADED, 1 + SHADED, color="tab:blue", alpha=0.12)
     axis.set_yticks(range(len(names) + bool(near)), [*names, *([NEAR] if near else [])], fontsize=8)
     axis.set(
         xlim=(1 - SHOWN, 1 + SHOWN), ylim=(-0.6, len(names) + bool(near) - 0.4),
         xlabel="T / T_c of the theory; shaded: within 5 %",
-        title="frozen latents: measured T_c, a point a seed",
     )  # fmt: skip
+    axis.set_title("frozen latents: measured T_c, each seed", fontsize=10)
     axis.invert_yaxis()
 
 
@@ -49,8 +49,8 @@ def spread_rows(row: int, count: int) -> list[float]:
 
     Example:
         >>> spread_rows(2, 3)
-        [1.8, 2.0, 2.2]
+        [1.75, 2.0, 2.25]
         >>> spread_rows(2, 1)
         [2.0]
     """
-    return [round(row + 0.2 * (number - (count - 1) / 2), 3) for number in range(count)]
+    return [round(row + 0.25 * (number - (count - 1) / 2), 3) for number in range(count)]

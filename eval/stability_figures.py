@@ -140,7 +140,9 @@ def _phases(wanted: list[Panel], first: Callable[[Axes], object] | None = None) 
     for axis, panel in zip(axes, wanted, strict=False):
         image = _phase(axis, panel.runs, panel.axis)
         starts_collapsed = panel.title.endswith(", near")
-        axis.set_title(panel.title + (": collapsed at the start" if starts_collapsed else ""))
+        axis.set_title(
+            panel.title + (": collapsed at the start" if starts_collapsed else ""), fontsize=10
+        )
     figure.colorbar(image, ax=figure.axes, label="share of seeds collapsed at the end")
     known: dict[str, Any] = {}
     for axis in figure.axes:

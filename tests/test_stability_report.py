@@ -52,10 +52,9 @@ def test_the_phase_figure_shows_the_measured_boundary_of_every_loss_and_seed():
     seeds, apart, stays, theory = panel.lines
     assert np.asarray(seeds.get_xdata()).tolist() == [0.98, 1.0, 1.03]
     assert len(np.unique(seeds.get_ydata())) == 3
-    assert (np.asarray(apart.get_xdata()).tolist(), apart.get_label()) == ([0.95], "comes apart")
-    assert (np.asarray(stays.get_xdata()).tolist(), stays.get_label()) == (
-        [1.05],
-        "stays collapsed",
-    )
+    drawn = {
+        str(line.get_label()): np.asarray(line.get_xdata()).tolist() for line in (apart, stays)
+    }
+    assert drawn == {"comes apart": [0.95], "stays collapsed": [1.05]}
     assert np.asarray(theory.get_xdata()).tolist() == [1, 1]
     assert figure.axes[1].get_title() == "codebook, fixed, near: collapsed at the start"
