@@ -16,7 +16,7 @@ from training.run_log import read_metrics
 
 from .gap_figure import gap_figure
 from .page import Problem, write_page
-from .run import splits_of
+from .run import log_of_checkpoint, splits_of
 
 # For the pictures alone: enough for rare codes, and a few seconds.
 MAX_IMAGES = 1024
@@ -55,7 +55,7 @@ def write_run_page(
     model = load_model(state, str(checkpoint)).to(choose_device(device))
     config = TrainConfig.from_dict(state["config"])
     splits = splits_of(config, data_dir, limit_train=1, limit_test=limit_test)
-    metrics = checkpoint.parent / "metrics.jsonl"
+    log = log_of_checkpoint(checkpoint)
     if not all(value.isfinite().all() for value in model.state_dict().values()):
         # Nothing can be drawn of such a model; the doctor says so on the page.
         write_page(path, report, {}, findings, state["config"])
@@ -66,7 +66,7 @@ def write_run_page(
         model,
         splits.test,
         splits.test_labels,
-        read_metrics(metrics) if metrics.is_file() else [],
+        [] if log is None else read_metrics(log),
         [tracker["history"] for tracker in state["trackers"]],
         class_names=CLASS_NAMES.get(splits.name),
         errors=errors,
