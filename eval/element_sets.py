@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from json import JSONDecodeError
+from typing import IO, Any, NamedTuple
 from xml.etree.ElementTree import ParseError
 
 from training.errors import DatasetError
@@ -90,31 +92,52 @@ def tle_record(name: str, first: str, second: str) -> Record:
 
 
 def omm_records(text: str) -> Iterator[Record]:
-    """Objects of an Orbit Mean-Elements Message, XML or CSV.
+    """Objects of an Orbit Mean-Elements Message, XML, CSV or JSON.
 
     Args:
-        text: The file.
+        text: The file. JSON is one object or a list of them, with the keys that the columns of
+            CSV have.
 
     Returns:
         Records; a reason for one that lacks an element, or holds what is no number.
 
     Raises:
-        DatasetError: If XML is damaged, or a segment of it lacks a part.
+        DatasetError: If XML or JSON is damaged, or a segment of it lacks a part.
     """
     api, omm = sgp4("api"), sgp4("omm")
-    parse = omm.parse_xml if text.lstrip()[:1] == "<" else omm.parse_csv
+    start = text.lstrip()[:1]
+    parse = omm.parse_xml if start == "<" else parse_json if start in "[{" else omm.parse_csv
 
-    def satellite(fields: dict[str, str]) -> Any:
+    def satellite(fields: dict[str, Any]) -> Any:
         made = api.Satrec()
         omm.initialize(made, fields)
         return made
 
     try:
         for fields in parse(io.StringIO(text)):
-            name = fields.get("OBJECT_NAME") or fields.get("NORAD_CAT_ID") or "?"
+            name = str(fields.get("OBJECT_NAME") or fields.get("NORAD_CAT_ID") or "?")
             yield record(name, lambda fields=fields: satellite(fields))  # type: ignore[misc]
-    except (ParseError, AttributeError, TypeError) as error:
+    except (ParseError, JSONDecodeError, AttributeError, TypeError) as error:
         raise DatasetError(f"this is no Orbit Mean-Elements Message: {error}") from error
+
+
+def parse_json(file: IO[str]) -> list[dict[str, Any]]:
+    """The field dictionaries of a message in JSON, as sgp4's parsers give them.
+
+    Raises:
+        JSONDecodeError: If it is damaged.
+        TypeError: If it is neither an object nor a list of objects.
+
+    Example:
+        >>> parse_json(io.StringIO('{"OBJECT_NAME": "ISS"}'))
+        [{'OBJECT_NAME': 'ISS'}]
+    """
+    content = json.load(file)
+    found = content if isinstance(content, list) else [content]
+    for fields in found:
+        if not isinstance(fields, dict):
+            raise TypeError(f"expected a list of objects, got {json.dumps(fields):.40} in it")
+    return found
 
 
 def record(name: str, load: Callable[[], Any]) -> Record:

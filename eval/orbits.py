@@ -6,6 +6,7 @@ import csv
 import io
 import lzma
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -41,7 +42,7 @@ UCS_COLUMNS = {
 }
 EXPECTED = (
     "expected the UCS satellite database (tab-separated), two-line elements, or an Orbit "
-    "Mean-Elements Message (XML or CSV)"
+    "Mean-Elements Message (XML, CSV or JSON)"
 )
 
 
@@ -73,7 +74,7 @@ def read_orbits(path: Path) -> Orbits:
 
     Args:
         path: The UCS satellite database (tab-separated), two-line elements, or an Orbit
-            Mean-Elements Message as XML or CSV; plain, or compressed by xz.
+            Mean-Elements Message as XML, CSV or JSON; plain, or compressed by xz.
 
     Raises:
         DatasetError: If the file is missing, of none of these kinds, lacks a column, or holds no
@@ -128,6 +129,10 @@ def records_of(text: str) -> tuple[str, Iterator[Record]]:
     """What a text is, ``"UCS"``, ``"TLE"`` or ``"OMM"``, and its objects."""
     lines = [line for line in text.splitlines() if line.strip()]
     head = lines[0] if lines else ""
+    if re.match(r"\s*CCSDS_OMM_VERS\s*=", head):
+        raise DatasetError(f"an Orbit Mean-Elements Message in KVN is not read; {EXPECTED}")
+    if head.lstrip()[:1] in ("[", "{"):
+        return "OMM", omm_records(text)
     if "\t" in head:
         return "UCS", ucs_records(text)
     if head.lstrip()[:1] == "<" or "MEAN_MOTION" in head:

@@ -1,5 +1,6 @@
 """Orbits from the UCS table, two-line elements and OMM, against Kepler and against sgp4."""
 
+import json
 import lzma
 import math
 from collections import Counter
@@ -47,6 +48,11 @@ FIELDS = {
     "BSTAR": ".38792E-4",
     "MEAN_MOTION_DOT": ".1764E-4",
     "MEAN_MOTION_DDOT": "0",
+}
+WORDS = ("OBJECT_NAME", "OBJECT_ID", "EPOCH", "CLASSIFICATION_TYPE")
+NUMBERS = {
+    key: value if key in WORDS else int(value) if value.isdigit() else float(value)
+    for key, value in FIELDS.items()
 }
 IN_METADATA = ("OBJECT_NAME", "OBJECT_ID")
 IN_ELEMENTS = (
@@ -227,7 +233,8 @@ def test_sgp4s_altitudes_obey_keplers_third_law(perigee, eccentricity, inclinati
 def test_omm_says_what_the_two_lines_say(read):
     expected = read(LINES)
     assert expected.names == ["25544"]
-    for text in (as_csv(FIELDS), as_xml(FIELDS)):
+    texts = (as_csv(FIELDS), as_xml(FIELDS), json.dumps(FIELDS), json.dumps([NUMBERS], indent="\t"))
+    for text in texts:
         orbits = read(text)
         assert (orbits.source, orbits.names) == ("OMM", ["ISS (ZARYA)"])
         np.testing.assert_allclose(orbits.elements, expected.elements, rtol=1e-9)
@@ -254,6 +261,18 @@ def test_damaged_omm_records_are_counted(read):
     assert read(text).dropped == {"elements that are no numbers": 1}
 
 
+def test_damaged_records_of_json_are_counted(read):
+    broken = [
+        FIELDS | {"MEAN_MOTION": "fast"},
+        FIELDS | {"ECCENTRICITY": None},
+        FIELDS | {"OBJECT_ID": 1998},
+        {key: value for key, value in NUMBERS.items() if key != "BSTAR"},
+    ]
+    orbits = read(json.dumps([NUMBERS | {"OBJECT_NAME": None}, *broken]))
+    assert orbits.names == ["25544"]
+    assert orbits.dropped == {"elements that are no numbers": 3, "no BSTAR": 1}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -261,6 +280,10 @@ def test_damaged_omm_records_are_counted(read):
         ("hello\nworld\n", "first line is 'hello'; expected the UCS"),
         (b"\xff\xfe\x00\x01", "cannot be read"),
         ("Name\tPerigee (km)\n1\t2\n", "lacks the columns.*Class of Orbit.*expected"),
+        ("[]", "no object can be used"),
+        ('[{"OBJECT_NAME": "ISS"', "no Orbit Mean-Elements Message"),
+        ("[1, 2]", "no Orbit Mean-Elements Message: expected a list of objects, got 1"),
+        ("CCSDS_OMM_VERS = 2.0\nMEAN_MOTION = 15.5\n", "in KVN is not read; expected"),
         ("<ndm><omm>", "no Orbit Mean-Elements Message"),
         ("<ndm><segment/></ndm>", "no Orbit Mean-Elements Message"),
         ("OBJECT_NAME,MEAN_MOTION\nISS,15.5\n", "no object can be used.*no CLASSIFICATION_TYPE"),
