@@ -18,7 +18,7 @@ from .cluster_report import SCORES, table, to_json
 from .cluster_study import Say, Study, clusters_of, description, prepare
 from .clustering import clustering_scores
 from .intervals import summary
-from .prototype_cards import cards_of, write_cards
+from .prototype_cards import Section, cards_of, write_cards
 from .text import data_folder, load_text
 from .text_baselines import baselines
 from .text_encoder import load_encoder
@@ -100,10 +100,13 @@ def run(
         "minutes": round((time.perf_counter() - started) / 60, 2),
         "cpu_minutes": round((time.process_time() - used) / 60, 2),
     }
-    cards = cards_of(fits[BALANCED][0], study.splits["train"], data, frozen.tokenizer)
+    sections = []
+    for method in (BALANCED, ON_TOKENS):
+        cards = cards_of(fits[method][0], study.splits["train"], data, frozen.tokenizer)
+        sections.append(Section(method, READOUTS[method].unit, cards))
     write_text(out / f"cluster-{name}.json", to_json(result))
     write_text(out / f"cluster-{name}.md", table(result))
-    write_cards(out / f"cluster-{name}.html", cards, result, BALANCED)
+    write_cards(out / f"cluster-{name}.html", sections, result)
     return result
 
 

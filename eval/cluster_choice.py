@@ -118,12 +118,18 @@ def entries(
 
 
 def scores(classes: NDArray[np.str_] | None, clusters: NDArray[np.int64]) -> dict[str, Any]:
-    """Figures of one clustering of one part, with its confusion matrix."""
+    """Figures of one clustering of one part, with its confusion matrix.
+
+    Against a single class every figure is None: one cluster would be perfect, and purity always 1.
+    """
     sizes = {int(k): int((clusters == k).sum()) for k in np.unique(clusters)}
     if classes is None:
         return {"sizes": sizes}
-    found = clustering_scores(classes, clusters)
     table = contingency(classes, clusters)
+    if len(table.classes) < 2:
+        unscored = {"classes": table.classes, "counts": table.counts.tolist(), "mapping": {}}
+        return {"sizes": sizes, **dict.fromkeys(FIGURES), **unscored}
+    found = clustering_scores(classes, clusters)
     pairs = {label: cluster for cluster, label in found.mapping.items()}
     recalls = [
         row[table.clusters.index(pairs[label])] / row.sum() if label in pairs else 0.0
@@ -143,10 +149,11 @@ def scores(classes: NDArray[np.str_] | None, clusters: NDArray[np.int64]) -> dic
 
 
 def summaries(runs: Sequence[dict[str, Any]], scored: bool) -> dict[str, Any]:
-    """Mean, standard deviation and interval of every figure over seeds."""
-    made = {"silhouette": summary([run["silhouette"] for run in runs])._asdict()}
+    """Mean, standard deviation and interval of every figure over seeds; None where a seed's is."""
+    made: dict[str, Any] = {"silhouette": summary([run["silhouette"] for run in runs])._asdict()}
     for part in ("train", "test") if scored else ():
         for figure in FIGURES:
             values = [run[part][figure] for run in runs]
-            made[f"{part}_{figure}"] = summary(values)._asdict()
+            scorable = None not in values
+            made[f"{part}_{figure}"] = summary(values)._asdict() if scorable else None
     return made

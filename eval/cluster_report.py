@@ -24,8 +24,15 @@ def to_json(result: Mapping[str, Any]) -> str:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """The scores of the test split, as Markdown; mean and standard deviation over seeds."""
+    """The scores of the test split, as Markdown; mean and standard deviation over seeds.
+
+    Below stands the pairing of clusters and classes of the first seed.
+    """
+    seeds = result["seeds"]
     lines = [
+        f"K = {result['codebook_size']} clusters, {len(result['classes'])} classes; test split, "
+        f"{seeds} seed{'s' if seeds != 1 else ''}.",
+        "",
         "| method | ACC | NMI | ARI | purity | seconds |",
         "|---|---|---|---|---|---|",
         *(
@@ -34,6 +41,8 @@ def table(result: Mapping[str, Any]) -> str:
             + f" | {row['seconds']:.0f} |"
             for row in result["methods"]
         ),
+        "",
+        *pairing_table({row["method"]: row["test"]["mapping"][0] for row in result["methods"]}),
     ]
     if result["heads"]:
         lines += ["", "| linear head on | values | dev | test |", "|---|---|---|---|"]
@@ -47,6 +56,28 @@ def table(result: Mapping[str, Any]) -> str:
         tokens = result["tokens"]["train"]
         lines += ["", f"No heads on {sizes} prototypes: there are only {tokens} training tokens."]
     return "\n".join(lines) + "\n"
+
+
+def pairing_table(mappings: Mapping[str, Mapping[str, str]]) -> list[str]:
+    r"""Lines of Markdown that say which class each method's clusters are paired with.
+
+    Args:
+        mappings: Method to cluster to class; a cluster without a class is left out.
+
+    Example:
+        >>> print(*pairing_table({"k-means": {"0": "sea", "2": "stars"}}), sep="\n")
+        | method | clusters and their classes, test rows of the first seed |
+        |---|---|
+        | k-means | 0 sea, 2 stars |
+    """
+    return [
+        "| method | clusters and their classes, test rows of the first seed |",
+        "|---|---|",
+        *(
+            f"| {name} | {', '.join(f'{k} {label}' for k, label in found.items())} |"
+            for name, found in mappings.items()
+        ),
+    ]
 
 
 def figure(values: Mapping[str, Any]) -> str:

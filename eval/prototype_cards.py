@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +60,20 @@ class Card(NamedTuple):
     agreement: float
     words: list[tuple[str, float]]
     documents: list[TopDocument]
+
+
+class Section(NamedTuple):
+    """Cards of a method.
+
+    Attributes:
+        method: Its name.
+        unit: What its prototypes were fitted on, ``"document"`` or ``"token"``.
+        cards: Of all its prototypes.
+    """
+
+    method: str
+    unit: str
+    cards: list[Card]
 
 
 def cards_of(
@@ -194,14 +208,13 @@ def excerpt(text: str) -> str:
     return line if len(line) <= EXCERPT else line[:EXCERPT].rstrip() + "\u2026"
 
 
-def write_cards(path: Path, cards: list[Card], result: Mapping[str, Any], name: str) -> None:
+def write_cards(path: Path, sections: Sequence[Section], result: Mapping[str, Any]) -> None:
     """Write the page: one HTML file that needs no network and no script.
 
     Args:
         path: The file.
-        cards: What it shows.
+        sections: What it shows, one after the other.
         result: What :func:`eval.cluster.run` returns.
-        name: Of the method whose prototypes they are.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -212,8 +225,8 @@ def write_cards(path: Path, cards: list[Card], result: Mapping[str, Any], name: 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    row = next(row for row in result["methods"] if row["method"] == name)
+    rows = {row["method"]: row for row in result["methods"]}
     page = environment.get_template(TEMPLATE.name).render(
-        cards=cards, result=result, method=name, row=row
+        sections=sections, result=result, rows=rows
     )
     write_text(path, page)

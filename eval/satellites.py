@@ -58,7 +58,7 @@ def run(
     Raises:
         UserError: If the file cannot be used, or has too few objects.
     """
-    from .satellites_report import picture_of, write
+    from .satellites_report import picture_of, unscored, write
 
     check_target(out / "satellites.json", "-o")
     started, used = time.perf_counter(), time.process_time()
@@ -89,6 +89,8 @@ def run(
         "minutes": (time.perf_counter() - started) / 60,
         "cpu_minutes": (time.process_time() - used) / 60,
     }
+    if reason := unscored(result):
+        say(reason)
     write(result, out, picture_of(orbits, classes, chosen, scaled[0], first))
     return result
 

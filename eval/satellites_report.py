@@ -13,6 +13,7 @@ from training.checkpoint import write_atomic, write_text
 
 from .cluster_choice import Chosen, Split
 from .cluster_methods import DDCL, KMEANS, TRIVIAL, Rows
+from .cluster_report import pairing_table
 from .clustering import clustering_scores, contingency
 from .orbits import ELEMENTS, REGIMES, Orbits
 
@@ -63,7 +64,7 @@ def picture_of(
 
 
 def table(result: dict[str, Any]) -> str:
-    """Markdown: a row for each method, mean ± standard deviation over seeds."""
+    """Markdown: a row for each method, mean ± standard deviation over seeds; the pairing."""
     heads = ["method", "K", "chosen", *(head for head, _ in COLUMNS)]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for entry in result["methods"]:
@@ -77,7 +78,20 @@ def table(result: dict[str, Any]) -> str:
             undefined = found is None or (trivial and key == "silhouette")
             cells.append("-" if undefined else cell(found))
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    if reason := unscored(result):
+        return "\n".join([*lines, "", reason])
+    first = {entry["name"]: entry["runs"][0]["test"] for entry in result["methods"]}
+    mappings = {name: test["mapping"] for name, test in first.items() if "mapping" in test}
+    return "\n".join([*lines, *(["", *pairing_table(mappings)] if mappings else [])])
+
+
+def unscored(result: dict[str, Any]) -> str | None:
+    """Why nothing is scored although there are labels, or None."""
+    test = result["methods"][0]["runs"][0]["test"]
+    if len(test.get("classes", ())) != 1:
+        return None
+    count = result["rows"]["test"]
+    return f"All {count} test rows are of one class, {test['classes'][0]}: nothing is scored by it."
 
 
 def cell(found: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ from eval.cluster_report import figure
 from eval.cluster_study import axes_of
 from eval.document_vectors import Documents, documents, fit_encoder
 from eval.embeddings import TokenEmbeddings
-from eval.prototype_cards import Card, TopDocument, write_cards
+from eval.prototype_cards import Card, Section, TopDocument, write_cards
 from eval.text_baselines import baselines
 from eval.text_readout import LARGEST_GAP, ReadoutSettings, fit_readout, place, summed_up
 from training.errors import DatasetError
@@ -135,11 +135,33 @@ def test_the_page_loads_nothing_and_shows_all_prototypes(news):
     assert "script" not in page.tags
     assert not page.links
     assert not re.search(r"https?:|@import|url\(", text)
-    assert page.tags.count("article") == 3
-    assert page.tags.count("li") == 15
-    shares = [float(found) for found in re.findall(r"<span>([\d.]+) %</span>", text)]
-    assert sum(shares) == pytest.approx(100, abs=0.3)
-    assert shares == sorted(shares, reverse=True)
+    assert page.tags.count("article") == 6
+    assert page.tags.count("li") == 30
+    ids = re.findall(r'id="([^"]+)"', text)
+    assert len(set(ids)) == len(ids)
+    for section in sections_of(text).values():
+        shares = [float(found) for found in re.findall(r"<span>([\d.]+) %</span>", section)]
+        assert sum(shares) == pytest.approx(100, abs=0.3)
+        assert shares == sorted(shares, reverse=True)
+
+
+def sections_of(text: str) -> dict[str, str]:
+    """The page's sections by the method that they show."""
+    return {re.search("<h2>(.*?)</h2>", part)[1]: part for part in text.split("<section")[1:]}
+
+
+def test_the_page_says_what_prototypes_were_fitted_on_and_their_classes(news):
+    text = (news / "cluster-20news.html").read_text()
+    sections, rows = sections_of(text), load(news, "20news")["methods"]
+    assert list(sections) == [BALANCED, ON_TOKENS]
+    assert "K = 3 prototypes, 3 classes" in text
+    assert "a document\nis one vector" in sections[BALANCED]
+    assert "a document is all its tokens" in sections[ON_TOKENS]
+    for row in rows:
+        if row["method"] in sections:
+            part = sections[row["method"]]
+            shown = dict(re.findall(r"<span>Prototype (\d)</span>.*?Paired with (\w+)", part, re.S))
+            assert shown == row["test"]["mapping"][0]
 
 
 def test_whatever_documents_hold_is_shown_as_text(news, tmp_path):
@@ -147,7 +169,7 @@ def test_whatever_documents_hold_is_shown_as_text(news, tmp_path):
     card = Card(0, 1.0, 1, f"class {SCRIPT}", 1.0, [(f"top {SCRIPT}", 0.1)], [document])
     empty = Card(1, 0.0, 0, None, 0.0, [], [])
     result = load(news, "20news") | {"data": f"name {SCRIPT}"}
-    write_cards(tmp_path / "page.html", [card, empty], result, BALANCED)
+    write_cards(tmp_path / "page.html", [Section(BALANCED, "document", [card, empty])], result)
     page = Page((tmp_path / "page.html").read_text())
     assert "script" not in page.tags
     for field in ("label", "word", "excerpt", "class", "top", "name"):
@@ -155,7 +177,7 @@ def test_whatever_documents_hold_is_shown_as_text(news, tmp_path):
 
 
 def test_each_card_begins_with_a_word_of_its_topic(news):
-    text = (news / "cluster-20news.html").read_text()
+    text = sections_of((news / "cluster-20news.html").read_text())[BALANCED]
     topic_of = {word: topic for topic, words in TOPICS.items() for word in words}
     lines = re.findall(r'<p class="words">(.*?)</p>', text)
     found = [
@@ -169,9 +191,15 @@ def test_each_card_begins_with_a_word_of_its_topic(news):
 
 def test_the_table_has_a_row_for_each_method(news):
     lines = (news / "cluster-20news.md").read_text().splitlines()
-    assert len(lines) == 2 + len(load(news, "20news")["methods"])
-    row = load(news, "20news")["methods"][0]
-    assert figure(row["test"]["nmi"]) in lines[2]
+    rows = load(news, "20news")["methods"]
+    assert lines[0] == "K = 3 clusters, 3 classes; test split, 2 seeds."
+    scores, pairs = lines[4 : 4 + len(rows)], lines[7 + len(rows) :]
+    assert len(scores) == len(pairs) == len(rows)
+    for row, line, pairing in zip(rows, scores, pairs, strict=True):
+        assert line.startswith(f"| {row['method']} |")
+        assert figure(row["test"]["nmi"]) in line
+        for cluster, label in row["test"]["mapping"][0].items():
+            assert f"{cluster} {label}" in pairing
 
 
 def test_figures_by_hand():

@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score, balanced_accuracy_score, silhouette_score
 
 from eval import cluster_network
-from eval.cluster_choice import choose, scores, silhouette
+from eval.cluster_choice import FIGURES, choose, scores, silhouette, summaries
 from eval.cluster_methods import (
     DDCL,
     HOT,
@@ -194,6 +194,24 @@ def test_scores_of_a_clustering():
     assert scores(None, clusters) == {"sizes": {0: 4, 1: 2, 2: 3}}
 
 
+def test_nothing_is_scored_by_a_single_class():
+    clusters = np.array([0, 0, 1])
+    found = scores(np.array(["LEO"] * 3), clusters)
+    assert {found[figure] for figure in FIGURES} == {None}
+    assert (found["mapping"], found["counts"]) == ({}, [[2, 1]])
+    runs = [{"silhouette": 0.5, "train": found, "test": found}]
+    summary = summaries(runs, scored=True)
+    assert summary["test_accuracy"] is None
+    assert summary["silhouette"]["mean"] == 0.5
+    entry = {"name": DDCL, "chosen": "", "runs": runs, "summary": summary}
+    result = {"methods": [entry], "codebook_size": 4, "rows": {"test": 3}}
+    assert table(result).splitlines()[2:] == [
+        "| DDCL | 4 | - | - | - | - | - | - | .500 |",
+        "",
+        "All 3 test rows are of one class, LEO: nothing is scored by it.",
+    ]
+
+
 def test_methods_are_fitted_without_labels():
     x = blobs(90)[0].double().numpy()
     for name, candidates in methods([QUICK]).items():
@@ -255,8 +273,11 @@ def test_end_to_end_scores_every_method_on_held_out_rows(results):
     assert trivial["test_balanced_accuracy"]["mean"] == pytest.approx(0.25)
     assert trivial["test_nmi"]["mean"] == pytest.approx(0)
     rows = table(result).splitlines()
-    assert len(rows) == 2 + len(names)
-    assert rows[-1].startswith(f"| {TRIVIAL} | 1 | - | .300 ± .000 |")
+    assert len(rows) == 2 + len(names) + 3 + len(names)  # scores, then pairings
+    assert rows[1 + len(names)].startswith(f"| {TRIVIAL} | 1 | - | .300 ± .000 |")
+    for entry, line in zip(result["methods"], rows[-len(names) :], strict=True):
+        pairs = entry["runs"][0]["test"]["mapping"].items()
+        assert line == f"| {entry['name']} | {', '.join(f'{k} {c}' for k, c in pairs)} |"
 
 
 def test_classes_are_the_files_own_or_those_of_the_rule(tmp_path):
@@ -296,6 +317,18 @@ def test_wrong_calls_get_one_clear_line(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("out/*"))
     with pytest.raises(UserError, match="-o /proc/foo"):
         run(path, Path("/proc/foo"))
+
+
+def test_orbits_of_one_class_are_clustered_and_not_scored(tmp_path):
+    path = write_orbits(tmp_path / "orbits.csv", per_class=100)
+    head, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([head, *(line for line in lines if "\tLEO\t" in line)]) + "\n")
+    said = []
+    run(path, tmp_path / "out", seeds=1, candidates=[QUICK], say=said.append)
+    reason = "All 25 test rows are of one class, LEO: nothing is scored by it."
+    assert said[-1] == reason
+    assert (tmp_path / "out" / "satellites.md").read_text().splitlines()[-1] == reason
+    assert (tmp_path / "out" / "satellites.png").is_file()
 
 
 @pytest.mark.slow
