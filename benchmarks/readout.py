@@ -16,10 +16,10 @@ import math
 import multiprocessing
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -34,7 +34,8 @@ from codebooks import MIB, available_memory, machine, peak, reset_peak
 from models.readouts import CrossAttentionReadout, MeanReadout, SlotAttentionReadout
 from softvq import ConstantTemperature, DDCLCodebook, DDCLReadout, Schedule
 from softvq.proportions import proportions
-from training.checkpoint import write_text
+from training.checkpoint import check_target, write_text
+from training.errors import UserError
 
 LAYERS = ("mean", "ddcl", "ddcl-shares", "slots", "queries", "attention", "attention-matrix")
 LENGTHS = tuple(2**power for power in range(9, 16))
@@ -49,11 +50,22 @@ Case = dict[str, Any]
 
 @click.command()
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write all rows there.")
-@click.option("--seconds", default=1.5, show_default=True, help="Least time spent on a case.")
-@click.option("--memory-limit", type=float, help="GiB; what needs more is left out.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=1.5,
+    show_default=True,
+    help="Least time spent on a case.",
+)
+@click.option(
+    "--memory-limit", type=click.FloatRange(0, min_open=True),
+    help="GiB; what needs more is left out.",
+)  # fmt: skip
 @click.option("--quick", is_flag=True, help="Lengths of 512 and 4,096, half a second each.")
 def main(path: Path | None, seconds: float, memory_limit: float | None, quick: bool) -> None:
     """Measure every layer at every length; print tables."""
+    started = time.perf_counter()
+    check_target(path, "--json")
     limit = memory_limit * 2**30 if memory_limit else 0.4 * available_memory()
     rows = []
     for length in LENGTHS[::3][:2] if quick else LENGTHS:
@@ -64,12 +76,14 @@ def main(path: Path | None, seconds: float, memory_limit: float | None, quick: b
                 print(row, file=sys.stderr)
                 rows.append(row)
     result = {
-        "machine": machine(SimpleNamespace(threads=1, device="cpu")),
+        "machine": machine(Namespace(threads=1, device="cpu")),
         "dim": DIM,
         "size": SIZE,
         "heads": HEADS,
         "rows": rows,
         "slopes": slopes(rows),
+        "slopes_of_all_lengths": slopes(rows, least=0),
+        "minutes": (time.perf_counter() - started) / 60,
     }
     print(tables(result))
     if path:
@@ -162,8 +176,8 @@ def module_of(layer: str) -> Any:
     return builders[layer]()
 
 
-def slopes(rows: list[Case]) -> dict[str, dict[str, float]]:
-    """Least-squares slope of log CPU time, and of log memory, over log T, from T = LONG on.
+def slopes(rows: list[Case], least: int = LONG) -> dict[str, dict[str, float]]:
+    """Least-squares slope of log CPU time, and of log memory, over log T, from T = ``least`` on.
 
     1 means linear, 2 quadratic. By ``layer mode``; left out where fewer than three lengths ran.
     """
@@ -171,7 +185,7 @@ def slopes(rows: list[Case]) -> dict[str, dict[str, float]]:
     for layer in LAYERS:
         for mode in ("forward", "training"):
             mine = [row for row in rows if (row["layer"], row["mode"]) == (layer, mode)]
-            mine = [row for row in mine if row["length"] >= LONG and row.get("extra_mib", 0) > 0]
+            mine = [row for row in mine if row["length"] >= least and row.get("extra_mib", 0) > 0]
             if len(mine) >= 3:
                 found[f"{layer} {mode}"] = {
                     key: slope([(row["length"], row[key]) for row in mine])
@@ -219,4 +233,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)  # Also what makes a fork safe.
     # In evaluation torch would compute the (T, T) matrices of self-attention after all.
     torch.backends.mha.set_fastpath_enabled(False)
-    main()
+    try:
+        main()
+    except UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,8 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from codebooks import machine
+
 from eval.embeddings import TokenEmbeddings, embed, padded
 from eval.text import data_folder, load_text
 from eval.text_encoder import load_encoder
@@ -37,11 +40,13 @@ from models.readouts import (
     distinct_slots,
 )
 from softvq import DDCLCodebook, DDCLEMCodebook, DDCLReadout, two_timescale_groups
-from training.checkpoint import write_text
+from training.checkpoint import check_target, write_text
+from training.errors import UserError
 
 WIDTH, SIZE, BATCH = 64, 16, 64
 RATES = (1e-3, 3e-3, 1e-2)
 TUNING_SEED = 100
+AT_LEAST_ONE = click.IntRange(1)
 READOUTS: dict[str, Callable[[], nn.Module]] = {
     "cls": lambda: CLSReadout(WIDTH),
     "mean": lambda: MeanReadout(WIDTH),
@@ -83,10 +88,16 @@ class Classifier(nn.Module):
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write all rows there.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder with text/ and the encoder.")
 @click.option("--cache", type=click.Path(path_type=Path), default=Path("runs/embeddings"))
-@click.option("--limit", default=2048, show_default=True, help="Sentences of a split, at most.")
-@click.option("--epochs", default=4, show_default=True)
-@click.option("--seeds", default=5, show_default=True)
-@click.option("--workers", default=2, show_default=True, help="Processes of one thread each.")
+@click.option(
+    "--limit", type=AT_LEAST_ONE, default=2048, show_default=True,
+    help="Sentences of a split, at most.",
+)  # fmt: skip
+@click.option("--epochs", type=AT_LEAST_ONE, default=4, show_default=True)
+@click.option("--seeds", type=AT_LEAST_ONE, default=5, show_default=True)
+@click.option(
+    "--workers", type=AT_LEAST_ONE, default=2, show_default=True,
+    help="Processes of one thread each.",
+)  # fmt: skip
 def main(
     path: Path | None,
     data: Path | None,
@@ -97,6 +108,8 @@ def main(
     workers: int,
 ) -> None:
     """Tune, train and evaluate every readout; print a table."""
+    started = time.perf_counter()
+    check_target(path, "--json")
     torch.set_num_threads(1)  # Also what makes a fork safe.
     splits = read(data, cache, limit)
     work = partial(compare, seeds=seeds, epochs=epochs, splits=splits)
@@ -106,7 +119,16 @@ def main(
             print(line(row), file=sys.stderr, flush=True)
             rows.append(row)
     sizes = {split: len(part.labels) for split, part in splits.items()}
-    result = {"sentences": sizes, "epochs": epochs, "width": WIDTH, "size": SIZE, "rows": rows}
+    result = {
+        "sentences": sizes,
+        "epochs": epochs,
+        "width": WIDTH,
+        "size": SIZE,
+        "workers": workers,
+        "machine": machine(Namespace(threads=1, device="cpu")),
+        "minutes": (time.perf_counter() - started) / 60,
+        "rows": rows,
+    }
     print(
         "| readout | lr | test accuracy | distinct slots | of present | distinct prototypes "
         "| CPU ms a step |\n|---|---|---|---|---|---|---|"
@@ -220,4 +242,8 @@ def line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
