@@ -3,6 +3,7 @@
 import json
 import lzma
 import math
+import sys
 from collections import Counter
 
 import numpy as np
@@ -26,7 +27,7 @@ from eval.orbits import (
     read_orbits,
     regimes,
 )
-from training.errors import DatasetError
+from training.errors import DatasetError, UserError
 
 LINES = """1 25544U 98067A   19343.69339541  .00001764  00000-0  38792-4 0  9991
 2 25544  51.6439 211.2001 0007417  17.6667  85.6398 15.50103472202482"""
@@ -253,6 +254,15 @@ def test_damaged_element_sets_are_counted(read):
         "line cut off": 1,
     }
     assert not is_line(1, "1 KUIPER TEST")
+
+
+def test_a_missing_sgp4_is_one_line_that_says_how_to_install_it(read, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sgp4", None)
+    for text in (LINES, as_csv(FIELDS)):
+        with pytest.raises(UserError) as caught:
+            read(text)
+        expected = 'reading orbital elements needs sgp4: pip install -e ".[experiments]"'
+        assert str(caught.value) == expected
 
 
 def test_damaged_omm_records_are_counted(read):
