@@ -16,14 +16,14 @@ COLLAPSED = ("collapsed", "never left")
 
 
 def opened(
-    out: Path, data: str, options: dict[str, Any], free: tuple[str, ...] = ()
+    out: Path, data: str, options: dict[str, Any] | None, free: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """What a study has so far.
 
     Args:
         out: Its folder.
         data: Its data.
-        options: Of this call.
+        options: Of this call; None takes the study as it stands, with its own.
         free: Names of options that may have changed since.
 
     Raises:
@@ -33,9 +33,10 @@ def opened(
     # Through JSON, so that tuples compare as the lists that a file has.
     options = json.loads(json.dumps(options))
     if not path.exists():
-        return {"data": data, "options": options, "boundaries": None, "runs": {}}
+        return {"data": data, "options": options or {}, "boundaries": None, "runs": {}}
     try:
         result: dict[str, Any] = json.loads(path.read_text())
+        options = result["options"] if options is None else options
         before = result["options"] | {name: options[name] for name in free}
         same = result["data"] == data and before == options
         result["boundaries"], result["runs"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,7 @@ def study(
         UserError: If the folder holds a study of other options, or there is nothing to report.
     """
     if not train:
-        free = tuple(spec.name for spec in fields(options))
-        result = opened(out, data, asdict(options), free)
+        result = opened(out, data, None)
         if not result["runs"]:
             raise UserError(f"{out} holds no run of a stability study: leave out --report-only")
         return result

@@ -296,6 +296,8 @@ def test_the_command_leaves_json_tables_and_pictures_and_goes_on(tmp_path, quick
     quick.clear()
     assert stability("--report-only", "-o", tmp_path / "s").exit_code == 0
     assert quick == []
+    again = json.loads((tmp_path / "s" / "summary.json").read_text())
+    assert again["options"] == study["options"]
 
     before = snapshot(tmp_path / "s")
     other = stability(*SMALL_STUDY, "--steps", 4, "-o", tmp_path / "s")
