@@ -155,13 +155,15 @@ def check_given(config: TrainConfig, given: dict[str, Any]) -> None:
     """Refuse options that would do nothing.
 
     Raises:
-        UserError: If one is not for the quantizer.
+        UserError: If one is not for the quantizer, or without what it belongs to.
     """
     if "epsilon" in given and config.quantizer == "ddcl" and config.recipe == "tokens":
         raise UserError(
             "--epsilon is for --recipe paper: the recipe tokens moves prototypes by soft EM, which "
             "has no learning rate; leave it out"
         )
+    if "lpips" in given and not config.perceptual_weight:
+        raise UserError("--lpips does nothing without --perceptual-weight: give both")
     for spec in fields(config):
         only = spec.metadata["only"]
         if spec.name in given and config.quantizer not in only:

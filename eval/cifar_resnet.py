@@ -49,6 +49,7 @@ class CIFARResNet(nn.Module):
         depth: Layers, 6 n + 2.
 
     Example:
+        >>> import torch
         >>> tuple(CIFARResNet(20).eval()(torch.rand(2, 3, 32, 32)).shape)
         (2, 64)
     """

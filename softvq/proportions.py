@@ -12,7 +12,6 @@ from .ddcl import DDCLCodebook
 from .functional import assignment
 from .latents import compute_dtype, vectors_last
 
-
 # Of all tokens of a document together, below which a prototype has none of them.
 _NO_MASS = 1e-12
 

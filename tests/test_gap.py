@@ -224,6 +224,7 @@ def test_memory_does_not_grow_with_the_number_of_images():
     held: list[int] = []
 
     def watch(batch: Tensor, code: object, recons: object) -> None:
+        gc.collect()
         tensors = [x for x in gc.get_objects() if issubclass(type(x), Tensor)]
         held.append(sum(x.numel() * x.element_size() for x in tensors))
 

@@ -58,6 +58,9 @@ def test_missing_weights_are_one_line_before_anything_is_written(tmp_path):
     assert snapshot(tmp_path) == before
 
 
-def test_weights_without_their_use_are_refused():
+def test_weights_without_their_use_are_refused(tmp_path):
+    result = command(*arguments(out=tmp_path / "run", lpips="vgg"))
+    assert result.exit_code == 2
+    assert "--lpips does nothing without --perceptual-weight" in result.stderr
     with pytest.raises(UserError, match="lpips_weights does nothing without perceptual_weight"):
         TrainConfig(lpips_weights="some.pth")

@@ -179,9 +179,8 @@ class TrainConfig:
                 f"got {self.image_size}"
             )
         self._check_levels()
-        if not self.perceptual_weight and (self.lpips_weights or self.lpips != "squeeze"):
-            name = "lpips_weights" if self.lpips_weights else "lpips"
-            raise UserError(f"{name} does nothing without perceptual_weight: give both")
+        if self.lpips_weights and not self.perceptual_weight:
+            raise UserError("lpips_weights does nothing without perceptual_weight: give both")
         if self.quantizer in PEERS and find_spec("vector_quantize_pytorch") is None:
             raise UserError(
                 f"the quantizer {self.quantizer} needs vector-quantize-pytorch: "
