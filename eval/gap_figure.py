@@ -20,7 +20,7 @@ def gap_figure(report: Mapping[str, Any]) -> Figure | None:
     Returns:
         A figure, or None for a codebook whose output is its tokens.
     """
-    rows = {row["decode"]: row["mse"] for row in report.get("gap") or []}
+    rows = {row["decode"]: row.get("mse") for row in report.get("gap") or []}
     names = [name for name in ("argmax", "top-2", "top-4", "top-8", "soft") if name in rows]
     if "soft" not in names or any(rows[name] is None for name in names):
         return None
