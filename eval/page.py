@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from training.checkpoint import write_text
 from training.pictures import to_png
 
+from .html_template import filled
 from .page_words import PICTURES, QUANTIZERS, SEVERITIES
 from .report_text import GAP_COLUMNS, LEVEL_COLUMNS, LINES, QUALITY, cell
 
@@ -85,15 +86,6 @@ def write_page(
         findings: Of the doctor; None where it was not asked.
         config: The options of the training.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATE.parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     shown = [shown_picture(name, figure) for name, figure in (pictures or {}).items()]
     content = cleaned(
         head(report)
@@ -111,7 +103,7 @@ def write_page(
             "options": [(k, v) for k, v in (config or {}).items() if v is not None],
         }
     )
-    write_text(path, environment.get_template(TEMPLATE.name).render(content, pictures=shown))
+    write_text(path, filled(TEMPLATE, **content, pictures=shown))
 
 
 def head(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from softvq.proportions import assignments
 from training.checkpoint import write_text
 
 from .document_vectors import Documents
+from .html_template import filled
 from .text import TextData
 from .text_readout import FittedReadout, encode_tokens
 
@@ -216,17 +217,5 @@ def write_cards(path: Path, sections: Sequence[Section], result: Mapping[str, An
         sections: What it shows, one after the other.
         result: What :func:`eval.cluster.run` returns.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATE.parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     rows = {row["method"]: row for row in result["methods"]}
-    page = environment.get_template(TEMPLATE.name).render(
-        sections=sections, result=result, rows=rows
-    )
-    write_text(path, page)
+    write_text(path, filled(TEMPLATE, sections=sections, result=result, rows=rows))
