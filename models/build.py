@@ -51,6 +51,7 @@ DEFAULTS: dict[str, Any] = {
     "level_dropout": 0.0,
     "commitment": 0.25,
     "usage_weight": 0.0,
+    "balance": 0.0,
     "temperature_mode": "codes",
     "temperature_start": 2.0,
     "temperature_end": None,
@@ -184,6 +185,7 @@ def _ddcl(kind: type[DDCLCodebook]) -> Callable[[dict[str, Any]], Codebook]:
             config["codebook_size"],
             temperature=CONTROLLERS[config["temperature_mode"]](schedule),
             usage_weight=config["usage_weight"],
+            **({"balance": config["balance"]} if kind is DDCLEMCodebook else {}),
             **_shared(config),
         )
 

@@ -83,7 +83,9 @@ def soft_quantize_attention(
 
 
 @torch.no_grad()
-def mean_shift(z: Tensor, codebook: Tensor, temperature: Tensor | float) -> Tensor:
+def mean_shift(
+    z: Tensor, codebook: Tensor, temperature: Tensor | float, scale: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """What pulls each prototype when the assignment is held: minus half the gradient of L_q.
 
     Memory is that of :func:`soft_quantize_attention`.
@@ -92,24 +94,28 @@ def mean_shift(z: Tensor, codebook: Tensor, temperature: Tensor | float) -> Tens
         z: (N, D) latents, float32 or float64.
         codebook: (K, D) prototypes, same dtype.
         temperature: T > 0, in units of squared distance.
+        scale: (K,), same dtype, positive: the squared distances to a prototype count times this.
 
     Returns:
-        (K, D), ``sum_n q_nk (z_n - p_k)``, detached; zero at the fixed point of soft EM.
+        (K, D), ``sum_n q_nk (z_n - p_k)``, zero at the fixed point of soft EM, and (K,),
+        ``sum_n q_nk``; both detached.
 
     Example:
         >>> prototypes = torch.tensor([[9.0, 0.0], [-9.0, 0.0]])
-        >>> mean_shift(torch.tensor([[8.0, 1.0], [8.0, 2.0]]), prototypes, 1.0)
-        tensor([[-2.,  3.],
-                [ 0.,  0.]])
+        >>> shift, mass = mean_shift(torch.tensor([[8.0, 1.0], [8.0, 2.0]]), prototypes, 1.0)
+        >>> shift.tolist(), mass.tolist()
+        ([[-2.0, 3.0], [0.0, 0.0]], [2.0, 0.0])
     """
     z, codebook, _ = _centred(z, codebook)
     query, key, _ = _operands(z, codebook, torch.as_tensor(temperature).to(z))
+    if scale is not None:
+        key = key * scale
     vectors = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)  # (N, D + 1)
     sums = z.new_zeros(vectors.shape[1], codebook.shape[0])  # (D + 1, K), fastest to add to
     for rows, logits, q in _blocks(z, codebook):
         _assign(query[rows], key, logits, q)
         sums.addmm_(vectors[rows].mT, q)
-    return sums[:-1].mT - sums[-1, :, None] * codebook
+    return sums[:-1].mT - sums[-1, :, None] * codebook, sums[-1]
 
 
 # Products write to given memory, which autocast leaves alone.

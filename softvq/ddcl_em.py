@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import torch
 from torch import Tensor
 
 from .attention import mean_shift
 from .ddcl import DDCLCodebook
 from .distributed import summed
 from .output import BatchStatistics
+from .temperature import TemperatureController
+
+
+# Usage, in units of the mean, below which balance helps a prototype no further.
+LEAST_USAGE = 0.01
 
 
 class DDCLEMCodebook(DDCLCodebook):
@@ -20,10 +28,26 @@ class DDCLEMCodebook(DDCLCodebook):
     assignments are nearly hard, the derivative of the code is nearly zero, and would teach the
     encoder nothing. The loss keeps its exact gradient to the latents.
 
+    With ``balance``, where prototypes learn, the squared distances to one count times its usage
+    to that power, usage in units of the mean: often chosen ones give latents away to rare
+    neighbours, which move there. Codes, indices and losses go by plain distances. After
+    frequency-sensitive competitive learning (Ahalt, Krishnamurthy, Chen and Melton, Neural
+    Networks 3, 1990).
+
     The source paper has gradient descent only; this class is our choice, measured in
-    docs/recipe.md. Arguments and attributes are those of :class:`DDCLCodebook`, but ``codebook``
-    is a buffer here, ``decay`` also that of the means, and ``critical_temperature`` twice the
-    largest variance, where collapse begins to attract when the assignment is held.
+    docs/recipe.md. Arguments and attributes are those of :class:`DDCLCodebook`, and ``decay`` also
+    that of the means.
+
+    Args:
+        balance: In [0, 1]; 0 learns from the plain assignment, whose usage is less even.
+
+    Attributes:
+        codebook: (K, D) buffer, the prototypes.
+        critical_temperature: Scalar buffer, twice the largest variance of the latents, where
+            collapse begins to attract when the assignment is held.
+
+    Raises:
+        ValueError: If a size or a weight is out of range.
 
     Example:
         >>> import torch
@@ -42,6 +66,39 @@ class DDCLEMCodebook(DDCLCodebook):
 
     straight_through = True
 
+    def __init__(
+        self,
+        dim: int,
+        codebook_size: int,
+        *,
+        temperature: TemperatureController | None = None,
+        commitment: float = 0.25,
+        variance_weight: float = 1.0,
+        usage_weight: float = 0.0,
+        balance: float = 0.0,
+        decay: float = 0.9,
+        restart_threshold: float = 0.0,
+        seed: int = 0,
+        engine: Literal["auto", "dense", "attention"] = "auto",
+        channel_first: bool = False,
+    ) -> None:
+        super().__init__(
+            dim,
+            codebook_size,
+            temperature=temperature,
+            commitment=commitment,
+            variance_weight=variance_weight,
+            usage_weight=usage_weight,
+            decay=decay,
+            restart_threshold=restart_threshold,
+            seed=seed,
+            engine=engine,
+            channel_first=channel_first,
+        )
+        if not 0 <= balance <= 1:
+            raise ValueError(f"balance must lie in [0, 1], got {balance}")
+        self.balance = balance
+
     def _set_codebook(self, codebook: Tensor) -> None:
         self.register_buffer("codebook", codebook)
 
@@ -56,12 +113,22 @@ class DDCLEMCodebook(DDCLCodebook):
     def _move(self, batch: BatchStatistics) -> None:
         if self.frozen:
             return
-        shift = summed(
-            mean_shift(batch.tokens, self.codebook.to(batch.tokens.dtype), self.temperature)
-        )
-        count = summed(shift.new_tensor([len(batch.tokens)]))
+        tokens, codebook = batch.tokens, self.codebook.to(batch.tokens.dtype)
+        shift, mass = mean_shift(tokens, codebook, self.temperature, self._distance_scale(codebook))
+        sums = summed(torch.cat([shift, mass[:, None]], dim=1))  # (K, D + 1)
+        count = summed(sums.new_tensor([len(tokens)]))
         # The running sum over the running usage, written so that it needs no sum to be kept and
         # keeps its digits far from the origin.
-        size = self.running_usage.to(shift.dtype)[:, None].clamp_min(1e-12)
-        shift = shift / (size * count)
+        size = self.running_usage.to(sums.dtype)
+        if self.balance:
+            # Usage says little about the latents a prototype is given here: never past their mean.
+            size = torch.maximum(size, (1 - self.decay) * sums[:, -1] / count)
+        shift = sums[:, :-1] / (size[:, None].clamp_min(1e-12) * count)
         self.codebook.add_(shift.to(self.codebook.dtype), alpha=1 - self.decay)
+
+    def _distance_scale(self, codebook: Tensor) -> Tensor | None:
+        """What balance multiplies the squared distances to each prototype by, (K,)."""
+        if not self.balance:
+            return None
+        usage = self.running_usage.to(codebook.dtype) * self.codebook_size
+        return usage.clamp_min(LEAST_USAGE) ** self.balance

@@ -95,6 +95,17 @@ def test_prototypes_without_a_learning_rate_take_no_ratio_of_rates(called):
     assert len(called) == 1
 
 
+def test_prototypes_by_gradient_take_no_balance(called):
+    result = command("--balance", 0.5, "--recipe", "paper")
+    assert result.exit_code == 2
+    assert "balance does nothing with the recipe paper" in result.stderr
+    assert command("--balance", 0.5).exit_code == 0
+    assert len(called) == 1
+    defaults = {"tokens": 0.3, "paper": 0.0}
+    assert {r: TrainConfig(recipe=r).usage_balance for r in defaults} == defaults
+    assert TrainConfig(quantizer="vq").usage_balance == 0
+
+
 def test_more_codes_per_token_than_codes_are_refused():
     with pytest.raises(UserError, match="more codes than there are"):
         TrainConfig(codebook_size=8, temperature_start=9.0)
@@ -126,7 +137,7 @@ def test_every_option_reaches_its_field(called):
         "temperature_start": 0.21, "temperature_end": 0.022, "temperature_hold": 0.23,
         "temperature_until": 0.24, "decay": 0.25, "restart_threshold": 0.26, "precision": "bf16",
         "device": "cpu", "compile": True, "perceptual_weight": 0.27, "lpips": "alex",
-        "lpips_weights": "weights.pth",
+        "lpips_weights": "weights.pth", "balance": 0.28,
     }  # fmt: skip
     assert set(given) == set(FIELDS)
     given["level_pool"] = "2,1"

@@ -12,6 +12,7 @@ from softvq import (
     DDCLCodebook,
     DDCLEMCodebook,
     Schedule,
+    UtilizationTracker,
     VQEMACodebook,
 )
 from softvq.attention import mean_shift
@@ -63,9 +64,69 @@ def test_the_mean_shift_is_half_the_gradient_with_the_assignment_held(n, k, log_
     q = assignments(z.numpy(), p.detach().numpy(), 10**log_t)
     loss = (torch.from_numpy(q) * torch.cdist(z, p).square()).sum()
     (gradient,) = torch.autograd.grad(loss, p)
-    torch.testing.assert_close(
-        mean_shift(z, p.detach(), 10**log_t), -gradient / 2, rtol=1e-7, atol=1e-7
-    )
+    shift, mass = mean_shift(z, p.detach(), 10**log_t)
+    torch.testing.assert_close(shift, -gradient / 2, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(mass, torch.from_numpy(q.sum(axis=0)), rtol=1e-7, atol=1e-7)
+
+
+def test_balance_assigns_by_distances_times_a_power_of_usage_and_outputs_by_plain_ones():
+    plain, codebook = codebook_at(0.7), codebook_at(0.7, balance=0.5)
+    usage = torch.tensor([0.5, 0.3, 0.1, 0.06, 0.04, 0.0])
+    p = codebook.codebook.double().numpy()
+    codebook.running_usage.copy_(usage)
+    z = torch.randn(50, 3)
+    out = codebook(z)
+    assert torch.equal(out.quantized, plain(z).quantized)
+    assert torch.equal(out.indices, plain(z).indices)
+    assert torch.equal(out.loss, plain(z).loss)
+    codebook.after_step(out)
+    usage = 0.8 * usage.double().numpy() + 0.2 * assignments(z.double().numpy(), p, 0.7).mean(0)
+    # Distances times a number of each prototype's own.
+    distances = ((z.double().numpy()[:, None] - p[None]) ** 2).sum(axis=2)
+    weights = np.exp(-distances * np.maximum(6 * usage, 0.01) ** 0.5 / 0.7)
+    q = weights / weights.sum(axis=1, keepdims=True)
+    mass = q.sum(axis=0) / 50
+    size = np.maximum(usage, 0.2 * mass)
+    expected = p + 0.2 * (q.T @ z.double().numpy() / 50 - mass[:, None] * p) / size[:, None]
+    np.testing.assert_allclose(codebook.codebook.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_balance_evens_out_usage():
+    # A dense heap and a wide one: plain means leave the heap to few prototypes.
+    def batch(seed):
+        generator = torch.Generator().manual_seed(seed)
+        scale = torch.where(torch.rand(1000, 1, generator=generator) < 0.7, 0.1, 1.0)
+        return torch.randn(1000, 2, generator=generator) * scale
+
+    perplexities = []
+    for balance in (0.0, 0.3, 1.0):
+        torch.manual_seed(0)
+        cooling = CodesPerToken(Schedule(1.1))
+        codebook = DDCLEMCodebook(2, 32, temperature=cooling, balance=balance)
+        codebook.initialize(batch(0))
+        for seed in range(200):
+            codebook.after_step(codebook(batch(seed)))
+        tracker = UtilizationTracker(32)
+        tracker.update(codebook.encode(batch(1000)))
+        perplexities.append(float(tracker.compute().perplexity))
+    assert perplexities[0] + 0.3 < perplexities[1] < perplexities[2] - 2, perplexities
+
+
+def test_balance_brings_back_a_prototype_far_from_all_latents_and_never_past_their_mean():
+    codebook = codebook_at(1e-3, balance=1.0)
+    codebook.codebook[0] = torch.tensor([30.0, 0, 0])
+    codebook.running_usage[0] = 0
+    for seed in range(100):
+        z = torch.randn(200, 3, generator=torch.Generator().manual_seed(seed))
+        codebook.after_step(codebook(z))
+        assert codebook.codebook.abs().max() <= 30
+    assert codebook.running_usage[0] * 6 > 0.3
+
+
+@pytest.mark.parametrize("balance", [-0.1, 1.1, float("nan")])
+def test_balance_must_lie_between_zero_and_one(balance):
+    with pytest.raises(ValueError, match=rf"balance must lie in \[0, 1\], got {balance}"):
+        DDCLEMCodebook(2, 4, balance=balance)
 
 
 def test_a_cold_codebook_learns_like_moving_averages_of_hard_assignments():

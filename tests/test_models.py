@@ -111,13 +111,16 @@ def test_the_config_reaches_the_codebook():
     }
     for quantizer, kind in kinds.items():
         options = {"commitment": 0.7, "restart_threshold": 0.3, "seed": 11}
-        codebook = tiny(quantizer=quantizer, decay=0.8, usage_weight=0.2, **options).codebook
+        codebook = tiny(
+            quantizer=quantizer, decay=0.8, usage_weight=0.2, balance=0.4, **options
+        ).codebook
         assert type(codebook) is kind
         assert codebook.channel_first
         assert (codebook.dim, codebook.codebook_size) == (5, 16)
         assert {name: getattr(codebook, name) for name in options} == options
         if "ddcl" in quantizer:
             assert codebook.usage_weight == 0.2
+            assert getattr(codebook, "balance", 0.4) == 0.4
         else:
             assert codebook.decay == 0.8
     assert type(tiny(quantizer="none").codebook) is IdentityCodebook

@@ -117,6 +117,14 @@ class TrainConfig:
         minimum=0,
         only=("ddcl",),
     )
+    balance: float | None = option(
+        None,
+        "ddcl's tokens: how much rarely used codes are favoured where prototypes learn; default "
+        "0.3.",
+        minimum=0,
+        maximum=1,
+        only=("ddcl",),
+    )
     temperature_mode: str = option(
         "codes",
         "ddcl: what the schedule sets: T, T/T_c, or codes per token.",
@@ -193,6 +201,11 @@ class TrainConfig:
             )
         if self.quantizer != "ddcl":
             return
+        if self.recipe == "paper" and self.balance is not None:
+            raise UserError(
+                "balance does nothing with the recipe paper, whose prototypes learn by gradient: "
+                "leave it out, or give usage_weight"
+            )
         start, end = self.temperatures
         if self.temperature_mode == "codes" and min(start, end) < 1:
             raise UserError(
@@ -294,6 +307,12 @@ class TrainConfig:
         return commitment, usage
 
     @property
+    def usage_balance(self) -> float:
+        """Balance of soft EM with its default filled in."""
+        tokens = self.quantizer == "ddcl" and self.recipe == "tokens"
+        return (0.3 if tokens else 0.0) if self.balance is None else self.balance
+
+    @property
     def timescale_ratio(self) -> float:
         """Epsilon with its default filled in."""
         if self.epsilon is not None:
@@ -347,6 +366,7 @@ class TrainConfig:
             "codebook_dim": self.codebook_dim,
             "commitment": commitment,
             "usage_weight": usage_weight,
+            "balance": self.usage_balance,
             "temperature_mode": self.temperature_mode,
             "temperature_start": start,
             "temperature_end": end,

@@ -173,7 +173,10 @@ def check_low_perplexity(
 def _even_advice(config: TrainConfig, fewer: str | None) -> str:
     """What makes the codes used evenly, or fewer of them."""
     if config.quantizer == "ddcl":
-        weight = f"--usage-weight {max(0.05, 2 * config.loss_weights[1]):g}"
+        if config.recipe == "tokens" and config.usage_balance < 1:
+            weight = f"--balance {min(1.0, max(0.3, 2 * config.usage_balance)):g}"
+        else:
+            weight = f"--usage-weight {max(0.05, 2 * config.loss_weights[1]):g}"
         return f"Even out the use, {either(weight, fewer and f'take {fewer}')}."
     if config.quantizer == "vq":
         return vq_alternatives(config)
