@@ -13,7 +13,6 @@ from .distributed import summed
 from .output import BatchStatistics
 from .temperature import TemperatureController
 
-
 # Usage, in units of the mean, below which balance helps a prototype no further.
 LEAST_USAGE = 0.01
 
