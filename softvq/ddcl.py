@@ -188,9 +188,8 @@ class DDCLCodebook(Codebook):
         sizes = [1, 1, self.codebook_size, self.dim, self.dim**2]
         _, entropy, usage, mean, second = (sums / sums[0]).split(sizes)
         self._track(second.view(self.dim, self.dim) - mean.outer(mean), self.decay)
-        rate = self._rate(float(sums[0]))
-        self.running_usage.lerp_(usage.to(self.running_usage.dtype), rate)
-        self._move(batch, rate)
+        self.running_usage.lerp_(usage.to(self.running_usage.dtype), 1 - self.decay)
+        self._move(batch)
         self._set_temperature(
             self.controller.next(
                 int(self.steps),
@@ -201,12 +200,8 @@ class DDCLCodebook(Codebook):
         )
         self._restart(batch.tokens, self.running_usage)
 
-    def _rate(self, count: float) -> float:
-        """Weight of a batch of so many latents in the running usage."""
-        return 1 - self.decay
-
-    def _move(self, batch: BatchStatistics, rate: float) -> None:
-        """Learn prototypes from a batch of that weight; gradients do it here."""
+    def _move(self, batch: BatchStatistics) -> None:
+        """Learn prototypes from a batch; gradients do it here."""
 
     def _replace(self, rows: Tensor, vectors: Tensor, size: Tensor) -> None:
         super()._replace(rows, vectors, size)

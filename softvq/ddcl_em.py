@@ -15,10 +15,6 @@ from .temperature import TemperatureController
 
 # Usage, in units of the mean, below which balance helps a prototype no further.
 LEAST_USAGE = 0.01
-# The means reach back to so many latents per prototype, where that is more than decay says: of a
-# few latents they would be noise. At first, while the encoder moves fast, decay alone says it.
-LATENTS_PER_PROTOTYPE = 32
-FAST_STEPS = 50
 
 
 class DDCLEMCodebook(DDCLCodebook):
@@ -38,9 +34,8 @@ class DDCLEMCodebook(DDCLCodebook):
     Networks 3, 1990).
 
     The source paper has gradient descent only; this class is our choice, measured in
-    docs/recipe.md. Arguments and attributes are those of :class:`DDCLCodebook`. ``decay`` is also
-    that of the means, slower where a batch has few latents for each prototype: after 50 steps a
-    batch of N weighs at most N / 32 K, or 50 / steps of ``1 - decay`` where that is more.
+    docs/recipe.md. Arguments and attributes are those of :class:`DDCLCodebook`, and ``decay`` also
+    that of the means.
 
     Args:
         balance: In [0, 1]; 0 learns from the plain assignment, whose usage is less even.
@@ -114,12 +109,7 @@ class DDCLEMCodebook(DDCLCodebook):
         # The latents minus themselves are an exact zero that carries the gradient.
         return quantized.detach() + (latents - latents.detach())
 
-    def _rate(self, count: float) -> float:
-        fastest = 1 - self.decay
-        slowest = count / (LATENTS_PER_PROTOTYPE * self.codebook_size)
-        return max(min(fastest, slowest), fastest * min(1.0, FAST_STEPS / max(1, int(self.steps))))
-
-    def _move(self, batch: BatchStatistics, rate: float) -> None:
+    def _move(self, batch: BatchStatistics) -> None:
         if self.frozen:
             return
         tokens, codebook = batch.tokens, self.codebook.to(batch.tokens.dtype)
@@ -131,9 +121,9 @@ class DDCLEMCodebook(DDCLCodebook):
         size = self.running_usage.to(sums.dtype)
         if self.balance:
             # Usage says little about the latents a prototype is given here: never past their mean.
-            size = torch.maximum(size, rate * sums[:, -1] / count)
+            size = torch.maximum(size, (1 - self.decay) * sums[:, -1] / count)
         shift = sums[:, :-1] / (size[:, None].clamp_min(1e-12) * count)
-        self.codebook.add_(shift.to(self.codebook.dtype), alpha=rate)
+        self.codebook.add_(shift.to(self.codebook.dtype), alpha=1 - self.decay)
 
     def _distance_scale(self, codebook: Tensor) -> Tensor | None:
         """What balance multiplies the squared distances to each prototype by, (K,)."""
