@@ -22,7 +22,7 @@ from softvq import (
 
 from .identity import IdentityCodebook
 from .layers import ConvDecoder, ConvEncoder, DoublingDecoder, HalvingEncoder
-from .peers import PEERS, peer
+from .peers import PEERS, PeerStack, peer
 from .tokenizer import ImageTokenizer
 from .vqvae import VQVAE
 from .vqvae2 import VQVAE2
@@ -137,12 +137,12 @@ def _codebook(config: dict[str, Any]) -> Codebook | CodebookStack:
             raise ValueError("level_sizes and level_dropout need level_pools: there is one level")
         return QUANTIZERS[config["quantizer"]](config)
     levels = _level_configs(config, len(pools), channel_first=False)
-    return CodebookStack(
-        [QUANTIZERS[config["quantizer"]](level) for level in levels],
-        pools,
-        level_dropout=config["level_dropout"],
-        channel_first=True,
-    )
+    books = [QUANTIZERS[config["quantizer"]](level) for level in levels]
+    if config["quantizer"] in PEERS:
+        if config["level_dropout"]:
+            raise ValueError(f"level_dropout is not for {config['quantizer']}: leave it out")
+        return PeerStack(books, pools, channel_first=True)
+    return CodebookStack(books, pools, level_dropout=config["level_dropout"], channel_first=True)
 
 
 def _level_configs(config: dict[str, Any], count: int, channel_first: bool) -> list[dict[str, Any]]:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softvq import Codebook, CodebookOutput
+from softvq import Codebook, CodebookOutput, CodebookStack, StackOutput
+from softvq.pooling import pool, unpool
 
 
 class PeerCodebook(Codebook):
@@ -87,6 +88,30 @@ class PeerCodebook(Codebook):
         flat = self._codes_of(indices.clamp_min(0).reshape(1, -1))[0]  # (N, D)
         vectors = flat.reshape(*indices.shape, self.dim)
         return torch.where((indices >= 0)[..., None], vectors, 0.0)
+
+
+class PeerStack(CodebookStack):
+    """Quantizers of vector-quantize-pytorch in a residual stack, as its ``ResidualVQ`` has them.
+
+    Each level passes its gradient to the latents on its own, so that the decoder's arrives once for
+    each level; a :class:`softvq.CodebookStack` passes it once. Arguments are those of that class,
+    without ``level_dropout``.
+    """
+
+    def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = True) -> StackOutput:
+        """Quantise level by level; ``hard`` changes nothing, and masks are refused."""
+        residual, mask = self._grid(z, mask)
+        total, outs = torch.zeros_like(residual), []
+        for level, factor in zip(self.codebooks, self.pools, strict=True):
+            outs.append(level(pool(residual, factor, mask)[0], mask))
+            code = unpool(outs[-1].quantized, factor, residual.shape[1:-1])
+            residual, total = residual - code.detach(), total + code
+        return StackOutput(
+            quantized=self._in_layout(total).to(z.dtype),
+            indices=self._joined([out.indices for out in outs]),
+            loss=torch.stack([out.loss for out in outs]).sum(),
+            levels=tuple(outs),
+        )
 
 
 def peer(name: str, dim: int, codebook_size: int, channel_first: bool = True) -> PeerCodebook:

@@ -89,6 +89,7 @@ class TrainConfig:
         "Share of images that train with the first levels only, so that prefixes are good.",
         minimum=0,
         maximum=0.99,
+        only=OWN,
     )
     normalize_latents: bool = option(True, "Standardise the latents, channel by channel.")
     init: str = option(
