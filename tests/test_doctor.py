@@ -258,7 +258,7 @@ def test_codes_used_very_unevenly(runs, tmp_path):
 
     finding = look(edited(runs(), tmp_path, edit))["low-perplexity", None]
     assert finding.severity == "severe"
-    assert "--usage-weight 0.05" in finding.advice
+    assert "--balance 0.6" in finding.advice
 
 
 def test_latents_along_one_line(runs, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -108,7 +109,7 @@ class Ours(Adapter):
         self.kind = kind
         self.name = name or kind.__name__
         self.arguments = arguments
-        given = "".join(f', {key}="{value}"' for key, value in arguments.items())
+        given = "".join(f", {key}={json.dumps(value)}" for key, value in arguments.items())
         self.call = f"{kind.__name__}(dim, size{given})"
 
     def build(self, spatial: int = 1, channel_first: bool = False) -> nn.Module:
@@ -167,6 +168,7 @@ OURS = (
     Ours(DDCLCodebook),
     Ours(DDCLCodebook, "DDCLCodebook, attention", engine="attention"),
     Ours(DDCLEMCodebook),
+    Ours(DDCLEMCodebook, "DDCLEMCodebook, balance", balance=0.5),
     Ours(VQCodebook),
     Ours(VQEMACodebook),
 )
