@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -277,6 +278,21 @@ def test_more_epochs_stay_at_the_last_temperature(tmp_path):
     assert command("--resume", "--epochs", 2, "--out", out).exit_code == 0
     temperatures = [line["temperature"] for line in metrics(out) if line["split"] == "train"]
     assert temperatures == [0.5, 0.5]
+
+
+def test_a_run_of_before_there_was_balance_goes_on_without(tmp_path):
+    out = run_small(tmp_path / "run", quantizer="ddcl")
+    state = checkpoint(out)
+    assert state["model_config"].pop("balance") > 0
+    del state["config"]["balance"]
+    torch.save(state, out / "last.pt")
+    config = json.loads((out / "config.json").read_text())
+    del config["balance"]
+    (out / "config.json").write_text(json.dumps(config))
+    result = command("--resume", "--out", out, "--epochs", 4)
+    assert result.exit_code == 0, result.output
+    assert checkpoint(out)["step"] == 4 * STEPS_PER_EPOCH
+    assert checkpoint(out)["model_config"]["balance"] == 0
 
 
 def test_a_run_whose_data_has_changed_is_not_continued(tmp_path):

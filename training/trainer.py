@@ -85,6 +85,8 @@ class Trainer:
             # heat up what has cooled down.
             for name in ("temperature_hold_steps", "temperature_steps"):
                 self.model_config[name] = state["model_config"][name]
+            # Runs of before there was balance go on without.
+            self.model_config["balance"] = state["model_config"].get("balance", 0.0)
         torch.manual_seed(config.seed)
         # Channels last is twice as fast on the CPU as contiguous, and faster on tensor cores.
         self.model: ImageTokenizer = build_model(self.model_config).to(self.device)
