@@ -21,6 +21,7 @@ from click.core import ParameterSource
 
 from training.config import PRESETS, TrainConfig
 from training.errors import UserError
+from training.options import check_given
 
 # What may differ from the interrupted run when it goes on.
 RESUMABLE = ("out", "device", "epochs", "steps", "data_dir")
@@ -149,28 +150,6 @@ def click_option(spec: Field[Any]) -> click.Option:
         low = rule["minimum"] if rule["above"] is None else rule["above"]
         options["type"] = ranged(low, rule["maximum"], min_open=rule["above"] is not None)
     return click.Option(declaration, default=spec.default, **options)
-
-
-def check_given(config: TrainConfig, given: dict[str, Any]) -> None:
-    """Refuse options that would do nothing.
-
-    Raises:
-        UserError: If one is not for the quantizer, or without what it belongs to.
-    """
-    if "epsilon" in given and config.quantizer == "ddcl" and config.recipe == "tokens":
-        raise UserError(
-            "--epsilon is for --recipe paper: the recipe tokens moves prototypes by soft EM, which "
-            "has no learning rate; leave it out"
-        )
-    if "lpips" in given and not config.perceptual_weight:
-        raise UserError("--lpips does nothing without --perceptual-weight: give both")
-    for spec in fields(config):
-        only = spec.metadata["only"]
-        if spec.name in given and config.quantizer not in only:
-            raise UserError(
-                f"--{spec.name.replace('_', '-')} is for {' and '.join(only)}, not for "
-                f"{config.quantizer}; leave it out"
-            )
 
 
 def resumed_config(given: dict[str, Any]) -> TrainConfig:

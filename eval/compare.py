@@ -44,8 +44,7 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
     Raises:
         UserError: If a run folder holds another run, or a run failed.
     """
-    for quantizer in plan.quantizers:
-        plan.config(quantizer, plan.lrs[0], 0)  # wrong names before anything is trained
+    plan.check()
     if train:
         train_all([(q, lr, 0) for q in plan.quantizers for lr in plan.lrs], plan, jobs)
     sweeps = {q: errors for q in plan.quantizers if (errors := sweep(plan, q))}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ from typing import Any
 
 from training.config import TrainConfig
 from training.errors import UserError
+from training.options import check_given
 from training.run_log import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,8 +31,9 @@ class Plan:
     """A comparison.
 
     Attributes:
-        quantizers: Names, as ``train.py --quantizer`` has them; ``ddcl:paper`` is ``ddcl`` with
-            ``--recipe paper``.
+        quantizers: Names, as ``train.py --quantizer`` has them, with options of their own:
+            ``ddcl:paper`` is ``ddcl`` with ``--recipe paper``, ``ddcl:balance=0:init=random`` with
+            these.
         options: Of every run: fields of :class:`TrainConfig`.
         lrs: Learning rates to sweep on the first seed; the validation split chooses.
         seeds: Number of seeds, from 0.
@@ -44,20 +48,45 @@ class Plan:
 
     def config(self, quantizer: str, lr: float, seed: int) -> TrainConfig:
         """The options of one run."""
-        name, _, recipe = quantizer.partition(":")
+        name, *parts = quantizer.split(":")
         own = {
             "quantizer": name,
             "lr": lr,
             "seed": seed,
             "out": str(self.folder(quantizer, lr, seed)),
         }
-        if recipe:
-            own["recipe"] = recipe
+        for part in parts:
+            own |= parse_settings([part]) if "=" in part else {"recipe": part}
         return TrainConfig(**(self.options | own))
 
     def folder(self, quantizer: str, lr: float, seed: int) -> Path:
         """Its run folder."""
-        return self.out / "runs" / f"{quantizer.replace(':', '-')}-lr{lr:g}-seed{seed}"
+        name = re.sub(r"[^\w.]+", "-", quantizer)
+        return self.out / "runs" / f"{name}-lr{lr:g}-seed{seed}"
+
+    def check(self) -> None:
+        """Refuse a comparison that could not be trained, before any of it is.
+
+        Raises:
+            UserError: If a name, an option or a value is wrong, or does nothing for a quantizer, or
+                if two runs would share a folder.
+        """
+        folders = [str(self.folder(q, lr, 0)) for q in self.quantizers for lr in self.lrs]
+        if len(set(folders)) < len(folders):
+            raise UserError(
+                f"each quantizer and each learning rate once, got {','.join(self.quantizers)} and "
+                f"{','.join(f'{lr:g}' for lr in self.lrs)}"
+            )
+        defaults = {spec.name: spec.default for spec in fields(TrainConfig)}
+        for quantizer, lr in itertools.product(self.quantizers, self.lrs):
+            config = self.config(quantizer, lr, 0)
+            given = {n: v for n, v in asdict(config).items() if v != defaults[n]}
+            try:
+                check_given(config, given)
+            except UserError as error:
+                raise UserError(
+                    f"{error}; or give it to one quantizer alone, as in vq-ema:decay=0.9"
+                ) from error
 
 
 def train_all(runs: Sequence[tuple[str, float, int]], plan: Plan, jobs: int) -> None:
@@ -118,15 +147,13 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         name, equals, text = setting.partition("=")
         name = name.replace("-", "_")
         if name in RESERVED:
-            raise UserError(f"--set {name} has a meaning of its own here; see compare --help")
+            raise UserError(f"{name} has a meaning of its own in compare; see compare --help")
         if not equals or name not in kinds:
-            raise UserError(f"--set takes NAME=VALUE of an option of train.py, got {setting!r}")
+            raise UserError(f"there is no option of train.py like {setting!r}: give NAME=VALUE")
         try:
             given[name] = readers.get(kinds[name], str)(text)
         except ValueError as error:
-            raise UserError(
-                f"--set {name} needs a value of type {kinds[name]}, got {text!r}"
-            ) from error
+            raise UserError(f"{name} needs a value of type {kinds[name]}, got {text!r}") from error
     return given
 
 

@@ -138,6 +138,44 @@ def test_a_wrong_name_is_noticed_before_anything_is_trained(tmp_path, trained):
     assert trained == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"quantizers": ("vq", "ddcl", "vq")}, "each quantizer and each learning rate once"),
+        ({"lrs": (0.001, 0.001)}, "each quantizer and each learning rate once"),
+        ({"lrs": (0.001, -1.0)}, "lr must be more than 0"),
+        ({"quantizers": ("vq:paper",)}, "--recipe is for ddcl, not for vq"),
+        ({"quantizers": ("ddcl:decay=0.5",)}, "--decay is for vq and vq-ema, not for ddcl"),
+        ({"quantizers": ("ddcl:balance=2",)}, "balance must be at most 1"),
+        ({"quantizers": ("ddcl:lr=0.1",)}, "lr has a meaning of its own in compare"),
+        ({"quantizers": ("ddcl:balanse=0",)}, "no option of train.py like 'balanse=0'"),
+        ({"options": OPTIONS | {"decay": 0.5}}, r"leave it out; or give .* vq-ema:decay=0\.9"),
+    ],
+)
+def test_a_comparison_that_cannot_be_is_refused_before_it_starts(tmp_path, trained, changes, words):
+    with pytest.raises(UserError, match=words):
+        compare(plan_of(tmp_path, **changes))
+    assert trained == []
+
+
+def test_a_quantizer_with_options_of_its_own(tmp_path, trained):
+    names = ("ddcl", "ddcl:balance=0:commitment=0.3", "vq-ema:decay=0.5")
+    plan = plan_of(tmp_path, quantizers=names, lrs=(0.002,), seeds=1)
+    result = compare(plan)
+    assert set(result["quantizers"]) == set(names)
+    assert trained == [
+        "ddcl-lr0.002-seed0", "ddcl-balance-0-commitment-0.3-lr0.002-seed0",
+        "vq-ema-decay-0.5-lr0.002-seed0",
+    ]  # fmt: skip
+    configs = [plan.config(name, 0.002, 0) for name in names]
+    assert [config.balance for config in configs] == [None, 0, None]
+    assert [config.commitment for config in configs] == [None, 0.3, None]
+    assert configs[2].decay == 0.5
+    for name, config in zip(names, configs, strict=True):
+        saved = json.loads((plan.folder(name, 0.002, 0) / "config.json").read_text())
+        assert saved == json.loads(config.to_json())
+
+
 def test_a_line_cut_off_by_a_kill_is_no_finished_epoch(tmp_path, trained):
     plan = plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.002,), seeds=1)
     compare(plan)
@@ -183,7 +221,7 @@ def test_through_the_command_line(tmp_path, trained):
     assert trained == []
     for wrong, message in (
         (["--lrs", "fast"], "--lrs must be numbers"),
-        (["--set", "colour=3"], "--set takes NAME=VALUE"),
+        (["--set", "colour=3"], "no option of train.py like 'colour=3'"),
         (["--set", "batch-size=x"], "needs a value of type int"),
         (["--quantizers", "kmeans"], "quantizer must be one of"),
     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import Field, field
+from dataclasses import Field, field, fields
 from typing import Any
 
 from .errors import UserError
@@ -56,3 +56,29 @@ def check_option(spec: Field[Any], value: Any) -> None:
         raise UserError(f"{spec.name} must be at most {high}, got {value}")
     if above is not None and not value > above:
         raise UserError(f"{spec.name} must be more than {above}, got {value}")
+
+
+def check_given(config: Any, given: dict[str, Any]) -> None:
+    """Refuse options that would do nothing.
+
+    Args:
+        config: A :class:`training.config.TrainConfig`.
+        given: Options that somebody chose, by field.
+
+    Raises:
+        UserError: If one is not for the quantizer, or without what it belongs to.
+    """
+    if "epsilon" in given and config.quantizer == "ddcl" and config.recipe == "tokens":
+        raise UserError(
+            "--epsilon is for --recipe paper: the recipe tokens moves prototypes by soft EM, which "
+            "has no learning rate; leave it out"
+        )
+    if "lpips" in given and not config.perceptual_weight:
+        raise UserError("--lpips does nothing without --perceptual-weight: give both")
+    for spec in fields(config):
+        only = spec.metadata["only"]
+        if spec.name in given and config.quantizer not in only:
+            raise UserError(
+                f"--{spec.name.replace('_', '-')} is for {' and '.join(only)}, not for "
+                f"{config.quantizer}; leave it out"
+            )

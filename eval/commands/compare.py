@@ -13,7 +13,8 @@ from training.errors import UserError
 @click.command("compare")
 @click.option(
     "--quantizers", default="ddcl,vq-ema,vq", show_default=True,
-    help="Names of train.py --quantizer, with commas between; ddcl:paper for the other recipe.",
+    help="Names of train.py --quantizer, with commas between; with options of their own, as "
+    "ddcl:paper or ddcl:balance=0:commitment=0.25.",
 )  # fmt: skip
 @click.option("--codebook-size", type=click.IntRange(1), default=512, show_default=True)
 @click.option("--codebook-dim", type=click.IntRange(1), default=64, show_default=True)
