@@ -297,12 +297,12 @@ class Trainer:
 
     def _start(self) -> None:
         """Statistics of the latents first, then prototypes from latents of several batches."""
+        # Counted, not encoded: a quantizer of others would start itself on these raw latents.
         batch = next(self.feed.sample(1, step=0))
-        tokens = self.model.split(self.model.eval().tokens(batch))
-        self.model.train()
+        grids = self.model.grids(*batch.shape[2:])
         wanted = [
-            math.ceil(16 * level.codebook_size / part.numel())
-            for level, part in zip(self.model.levels, tokens, strict=True)
+            math.ceil(16 * level.codebook_size / (len(batch) * height * width))
+            for level, (height, width) in zip(self.model.levels, grids, strict=True)
         ]
         sample_batches = self.feed.sample(min(max(4, *wanted), 64), step=0)
         if not self.config.kmeans_init:
