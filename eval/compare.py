@@ -14,7 +14,7 @@ from training.errors import UserError
 from training.run_log import finite
 
 from .intervals import half_interval
-from .plan import Plan, finished, lines_of, train_all
+from .plan import Plan, diverged, finished, lines_of, saved_config, train_all
 
 # What a run is compared by: (heading, key, format).
 FIGURES = (
@@ -53,6 +53,7 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
         train_all(wanted, plan, jobs)
     if not sweeps:
         raise UserError(f"no run below {plan.out / 'runs'} is finished: leave out --report-only")
+    _same_data(plan, sweeps)
     result = {
         "options": plan.options,
         "lrs": list(plan.lrs),
@@ -60,6 +61,23 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
     }
     write_results(result, plan.out)
     return result
+
+
+def _same_data(plan: Plan, sweeps: dict[str, dict[float, float]]) -> None:
+    """Refuse runs that ``auto`` gave different images.
+
+    Raises:
+        UserError: If there are such.
+    """
+    folders = [plan.folder(q, lr, 0) for q, errors in sweeps.items() for lr in errors]
+    names = {
+        saved_config(folder)["dataset"] for folder in folders if (folder / "config.json").exists()
+    }
+    if len(names) > 1:
+        raise UserError(
+            f"the runs in {plan.out} are of different images, {' and '.join(sorted(names))}: give "
+            "--set dataset=NAME and another --out"
+        )
 
 
 def validation_error(folder: Path) -> float:
@@ -70,12 +88,15 @@ def validation_error(folder: Path) -> float:
 
 
 def sweep(plan: Plan, quantizer: str) -> dict[float, float]:
-    """Validation errors of the learning rates whose first seed has ended."""
-    return {
-        lr: validation_error(plan.folder(quantizer, lr, 0))
-        for lr in plan.lrs
-        if finished(plan, quantizer, lr, 0)
-    }
+    """Validation errors of the rates whose first seed has ended, infinite where it diverged."""
+    errors = {}
+    for lr in plan.lrs:
+        folder = plan.folder(quantizer, lr, 0)
+        if finished(plan, quantizer, lr, 0):
+            errors[lr] = validation_error(folder)
+        elif diverged(folder):
+            errors[lr] = math.inf
+    return errors
 
 
 def best_lr(errors: dict[float, float]) -> float:
@@ -106,10 +127,13 @@ def figures_of(folder: Path, plan: Plan) -> dict[str, Any]:
     """What the table and the pictures show of a run."""
     test, train = lines_of(folder, "test"), lines_of(folder, "train")
     last = test[-1]
-    gaps = [None if t["mse_argmax"] is None else t["mse_argmax"] / t["mse_soft"] for t in test]
+    gaps = [
+        None if None in (t["mse_argmax"], t["mse_soft"]) else t["mse_argmax"] / t["mse_soft"]
+        for t in test
+    ]
     used = [line["utilization"] for line in train]
-    speed = sum(line["images_per_second"] for line in train) / len(train)
     batch = plan.options.get("batch_size", TrainConfig.batch_size)
+    milliseconds = [1000 * batch / line["images_per_second"] for line in train]
     return {
         "mse_argmax": last["mse_argmax"],
         "mse_soft": last["mse_soft"],
@@ -118,13 +142,15 @@ def figures_of(folder: Path, plan: Plan) -> dict[str, Any]:
         "perplexity": last["perplexity"],
         "worst_utilization": None if None in used else min(used),
         "temperature_ratio": last["temperature_ratio"],
-        "milliseconds": 1000 * batch / speed,
+        "milliseconds": sum(milliseconds) / len(milliseconds),
         "curves": {
             "utilization": used,
             "perplexity": [line["perplexity"] for line in train],
             "mse_argmax": [line["mse_argmax"] for line in test],
+            "psnr_argmax": [line["psnr_argmax"] for line in test],
             "gap": gaps,
             "temperature_ratio": [line["temperature_ratio"] for line in train],
+            "milliseconds": milliseconds,
         },
     }
 
@@ -164,8 +190,10 @@ PANELS = (
     ("utilization", "share of codes used, train"),
     ("perplexity", "perplexity, train"),
     ("mse_argmax", "argmax MSE, test"),
+    ("psnr_argmax", "argmax PSNR in dB, test"),
     ("gap", "argmax / soft MSE, test"),
     ("temperature_ratio", "T / T_c"),
+    ("milliseconds", "ms a step"),
 )
 
 
@@ -173,11 +201,11 @@ def plot(result: dict[str, Any], path: Path) -> None:
     """A panel for each figure over epochs, a line for each quantizer, a band over its seeds."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(15, 7.5), layout="constrained")
-    axes = figure.subplots(2, 3).flat
+    figure = Figure(figsize=(20, 7.5), layout="constrained")
+    axes = figure.subplots(2, 4).flat
     for axis, (key, label) in zip(axes, PANELS, strict=False):
         for number, (name, own) in enumerate(ordered(result)):
-            curves = [run["curves"][key] for run in own["runs"]]
+            curves = [run["curves"].get(key, [None]) for run in own["runs"]]
             curves = [curve for curve in curves if None not in curve]
             if not curves:
                 continue

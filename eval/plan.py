@@ -22,8 +22,10 @@ from training.run_log import read_metrics
 ROOT = Path(__file__).resolve().parents[1]
 # What a comparison itself sets.
 RESERVED = {"quantizer", "recipe", "lr", "seed", "epochs", "steps", "out"}
+# The error of a run that lost its numbers: see Trainer.
+DIVERGED = r"Error: .*(the loss became|overflowed).* at step \d+"
 # What may differ between what was asked for and what a folder holds.
-FREE = {"out", "data_dir", "dataset", "device"}
+FREE = {"out", "data_dir", "device"}
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,14 @@ class Plan:
 
 
 def train_all(runs: Sequence[tuple[str, float, int]], plan: Plan, jobs: int) -> None:
-    """Train the runs that are not finished, several at a time.
+    """Train the runs that have not ended, several at a time.
+
+    A run that diverges has ended: it is no reason to stop the others.
 
     Raises:
         UserError: If a folder holds another run; or at the end, if one failed.
     """
-    waiting = [run for run in runs if not finished(plan, *run)]
+    waiting = [r for r in runs if not finished(plan, *r) and not diverged(plan.folder(*r))]
     threads = max(1, (os.cpu_count() or 1) // jobs)
     with ThreadPoolExecutor(jobs) as pool:
         failed = [
@@ -127,6 +131,9 @@ def _train_one(plan: Plan, run: tuple[str, float, int], threads: int) -> Path | 
             stderr=subprocess.STDOUT,
             env=environment,
         )
+    if done.returncode and diverged(folder):
+        print(f"{folder.name} diverged", file=sys.stderr)
+        return None
     return None if done.returncode == 0 and finished(plan, *run) else folder
 
 
@@ -187,12 +194,16 @@ def finished(plan: Plan, quantizer: str, lr: float, seed: int) -> bool:
     folder = plan.folder(quantizer, lr, seed)
     if not (folder / "config.json").exists():
         return False
-    saved = json.loads((folder / "config.json").read_text())
+    saved = saved_config(folder)
     asked = asdict(plan.config(quantizer, lr, seed))
     for name, value in asked.items():
-        if name not in FREE and saved.get(name) != value:
+        if name in FREE or (name == "dataset" and value == "auto"):
+            continue
+        if name not in saved:
+            raise UserError(f"{folder} was trained by a version without {name}: give another --out")
+        if saved[name] != value:
             raise UserError(
-                f"{folder} was trained with {name} {saved.get(name)}, this comparison asks for "
+                f"{folder} was trained with {name} {saved[name]}, this comparison asks for "
                 f"{value}: give another --out"
             )
     return len(lines_of(folder, "test")) >= asked["epochs"]
@@ -203,3 +214,23 @@ def lines_of(folder: Path, split: str) -> list[dict[str, Any]]:
     path = folder / "metrics.jsonl"
     lines = read_metrics(path) if path.exists() else []
     return [line for line in lines if line["split"] == split]
+
+
+def saved_config(folder: Path) -> dict[str, Any]:
+    """The options that a run folder was trained with.
+
+    Raises:
+        UserError: If they cannot be read.
+    """
+    try:
+        saved: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise UserError(f"{folder}/config.json is damaged ({error}): remove the folder") from error
+    return saved
+
+
+def diverged(folder: Path) -> bool:
+    """Whether a run ended by losing its numbers, as it would again."""
+    log = folder / "train.log"
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return any(re.match(DIVERGED, line) for line in lines[-5:])

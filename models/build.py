@@ -139,8 +139,11 @@ def _codebook(config: dict[str, Any]) -> Codebook | CodebookStack:
     levels = _level_configs(config, len(pools), channel_first=False)
     books = [QUANTIZERS[config["quantizer"]](level) for level in levels]
     if config["quantizer"] in PEERS:
-        if config["level_dropout"]:
-            raise ValueError(f"level_dropout is not for {config['quantizer']}: leave it out")
+        if config["level_dropout"] or not config["quantizer"].startswith("vqp-"):
+            raise ValueError(
+                f"{config['quantizer']} has no levels, or no level_dropout, here: of "
+                "vector-quantize-pytorch's residual quantizers there are vqp-ema and vqp-rotation"
+            )
         return PeerStack(books, pools, channel_first=True)
     return CodebookStack(books, pools, level_dropout=config["level_dropout"], channel_first=True)
 

@@ -78,6 +78,14 @@ class PeerCodebook(Codebook):
         self.module.train(training)
         return indices
 
+    def freeze(self) -> None:
+        """Not for these, which move their state in ``forward``.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("quantizers of vector-quantize-pytorch are not frozen here: use eval()")
+
     def initialize(
         self, latents: Any, *, mask: Any = None, seed: int = 0, iterations: int = 10
     ) -> None:

@@ -86,7 +86,9 @@ def soft_quantize_attention(
 def mean_shift(
     z: Tensor, codebook: Tensor, temperature: Tensor | float, scale: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """What pulls each prototype when the assignment is held: minus half the gradient of L_q.
+    """What pulls each prototype when the assignment is held.
+
+    Without ``scale`` it is minus half the gradient of L_q.
 
     Memory is that of :func:`soft_quantize_attention`.
 

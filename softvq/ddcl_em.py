@@ -29,9 +29,9 @@ class DDCLEMCodebook(DDCLCodebook):
 
     With ``balance``, where prototypes learn, the squared distances to one count times its usage
     to that power, usage in units of the mean: often chosen ones give latents away to rare
-    neighbours, which move there. Codes, indices and losses go by plain distances. After
-    frequency-sensitive competitive learning (Ahalt, Krishnamurthy, Chen and Melton, Neural
-    Networks 3, 1990).
+    neighbours. Each moves towards the mean of what it is given, as far as its running usage says.
+    Codes, indices and losses go by plain distances. After frequency-sensitive competitive learning
+    (Ahalt, Krishnamurthy, Chen and Melton, Neural Networks 3, 1990).
 
     The source paper has gradient descent only; this class is our choice, measured in
     docs/recipe.md. Arguments and attributes are those of :class:`DDCLCodebook`, and ``decay`` also

@@ -22,6 +22,7 @@ from eval.plan import Plan, as_words, finished, parse_settings
 from training.config import TrainConfig
 from training.errors import UserError
 from training.run_log import RunLog
+from training.trainer import Trainer
 
 OPTIONS = {name: value for name, value in SMALL.items() if name != "epochs"} | {"epochs": 1}
 
@@ -158,6 +159,50 @@ def test_a_comparison_that_cannot_be_is_refused_before_it_starts(tmp_path, train
     assert trained == []
 
 
+def test_a_rate_that_diverges_stops_no_other_and_is_not_tried_again(tmp_path, trained, monkeypatch):
+    real = Trainer._train_step
+
+    def step(self, images):
+        if self.config.lr == 0.5:
+            raise self._diverged("the loss became nan")
+        return real(self, images)
+
+    monkeypatch.setattr(Trainer, "_train_step", step)
+    plan = plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.5, 0.002), seeds=1)
+    own = compare(plan)["quantizers"]["vq-ema"]
+    assert own["sweep"]["0.5"] is None
+    assert own["lr"] == 0.002
+    assert len(own["runs"]) == 1
+    assert trained == ["vq-ema-lr0.5-seed0", "vq-ema-lr0.002-seed0"]
+    trained.clear()
+    compare(plan)
+    assert trained == []
+    lost = compare(replace(plan, lrs=(0.5,)))["quantizers"]["vq-ema"]
+    assert lost["runs"] == []
+    assert lost["mean"]["mse_argmax"] is None
+    assert trained == []
+
+
+def test_runs_of_other_versions_or_images_are_refused(tmp_path, trained):
+    plan = plan_of(tmp_path, quantizers=("vq", "vq-ema"), lrs=(0.002,), seeds=1)
+    compare(plan)
+    path = plan.folder("vq-ema", 0.002, 0) / "config.json"
+    config = json.loads(path.read_text())
+    other = replace(plan, options=plan.options | {"dataset": "cifar10"})
+    with pytest.raises(UserError, match="dataset patches, this comparison asks for cifar10"):
+        compare(other)
+    path.write_text(json.dumps(config | {"dataset": "cifar10"}))
+    auto = replace(plan, options=plan.options | {"dataset": "auto"})
+    with pytest.raises(UserError, match="different images, cifar10 and patches"):
+        compare(auto)
+    path.write_text(json.dumps({name: config[name] for name in config if name != "balance"}))
+    with pytest.raises(UserError, match="by a version without balance"):
+        compare(plan)
+    path.write_text(json.dumps(config)[:50])
+    with pytest.raises(UserError, match=r"config\.json is damaged"):
+        compare(plan)
+
+
 def test_a_quantizer_with_options_of_its_own(tmp_path, trained):
     names = ("ddcl", "ddcl:balance=0:commitment=0.3", "vq-ema:decay=0.5")
     plan = plan_of(tmp_path, quantizers=names, lrs=(0.002,), seeds=1)
@@ -195,7 +240,7 @@ def test_a_folder_of_other_options_is_refused(tmp_path, trained):
 
 
 def test_through_the_command_line(tmp_path, trained):
-    words = ["compare", "--quantizers", "ddcl:paper,fsq", "--codebook-size", "16"]
+    words = ["compare", "--quantizers", "ddcl:paper, fsq", "--codebook-size", "16"]
     words += ["--codebook-dim", "8", "--epochs", "1", "--limit-train", "256", "--limit-test", "64"]
     words += [
         "--seeds",

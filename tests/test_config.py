@@ -106,6 +106,15 @@ def test_prototypes_by_gradient_take_no_balance(called):
     assert TrainConfig(quantizer="vq").usage_balance == 0
 
 
+@pytest.mark.parametrize("quantizer", ["fsq", "lfq"])
+def test_quantizers_of_whole_bits_refuse_other_sizes_and_levels(quantizer):
+    with pytest.raises(UserError, match="power of two, at least 4, got 100"):
+        TrainConfig(quantizer=quantizer, codebook_size=100)
+    with pytest.raises(UserError, match="one level only"):
+        TrainConfig(quantizer=quantizer, levels=2)
+    assert TrainConfig(quantizer="vqp-ema", levels=2).level_count == 2
+
+
 def test_more_codes_per_token_than_codes_are_refused():
     with pytest.raises(UserError, match="more codes than there are"):
         TrainConfig(codebook_size=8, temperature_start=9.0)

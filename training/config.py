@@ -227,6 +227,17 @@ class TrainConfig:
         asked = [name for name, value in given.items() if value is not None]
         if self.level_count == 1 and asked:
             raise UserError(f"{', '.join(asked)}: for several levels only; give levels, too")
+        if self.level_count > 1 and self.quantizer in ("simvq", "fsq", "lfq"):
+            raise UserError(
+                f"{self.quantizer} has one level only: of vector-quantize-pytorch's residual "
+                "quantizers there are vqp-ema and vqp-rotation"
+            )
+        for size in self.codebook_sizes if self.quantizer in ("fsq", "lfq") else ():
+            if size < 4 or size & (size - 1):
+                raise UserError(
+                    f"{self.quantizer} needs a codebook_size that is a power of two, at least 4, "
+                    f"got {size}"
+                )
         if self.level_count > 1 and self.quantizer == "none":
             raise UserError("the quantizer none has no codebook, so no levels: leave levels out")
         two = self.levels in (None, 2) and self.level_pool is None

@@ -56,6 +56,7 @@ def command(
         rates = tuple(float(word) for word in lrs.split(","))
     except ValueError as error:
         raise UserError(f"--lrs must be numbers with commas between, got {lrs!r}") from error
-    plan = Plan(tuple(quantizers.split(",")), given | parse_settings(settings), rates, seeds, out)
+    names = tuple(name.strip() for name in quantizers.split(","))
+    plan = Plan(names, given | parse_settings(settings), rates, seeds, out)
     click.echo(table(run(plan, jobs=jobs, train=not report_only)))
     click.echo(f"written to {out}")
