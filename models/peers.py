@@ -1,7 +1,8 @@
 """Quantizers of vector-quantize-pytorch behind softvq's interface, for comparisons.
 
-Each has the settings that its documentation recommends. Unlike softvq's own codebooks they may move
-their state in ``forward`` when they train.
+Each has the settings that its documentation recommends, but for FSQ, whose levels are eight and
+four so that its bits equal the others'. Unlike softvq's own codebooks they may move their state in
+``forward``, and start themselves on the first latents that they see.
 """
 
 from __future__ import annotations
