@@ -139,10 +139,10 @@ def _codebook(config: dict[str, Any]) -> Codebook | CodebookStack:
     levels = _level_configs(config, len(pools), channel_first=False)
     books = [QUANTIZERS[config["quantizer"]](level) for level in levels]
     if config["quantizer"] in PEERS:
-        if config["level_dropout"] or not config["quantizer"].startswith("vqp-"):
+        if config["level_dropout"] or config["quantizer"] in ("fsq", "lfq"):
             raise ValueError(
                 f"{config['quantizer']} has no levels, or no level_dropout, here: of "
-                "vector-quantize-pytorch's residual quantizers there are vqp-ema and vqp-rotation"
+                "vector-quantize-pytorch's there are vqp-ema, vqp-rotation and simvq in levels"
             )
         return PeerStack(books, pools, channel_first=True)
     return CodebookStack(books, pools, level_dropout=config["level_dropout"], channel_first=True)

@@ -227,10 +227,10 @@ class TrainConfig:
         asked = [name for name, value in given.items() if value is not None]
         if self.level_count == 1 and asked:
             raise UserError(f"{', '.join(asked)}: for several levels only; give levels, too")
-        if self.level_count > 1 and self.quantizer in ("simvq", "fsq", "lfq"):
+        if self.level_count > 1 and self.quantizer in ("fsq", "lfq"):
             raise UserError(
-                f"{self.quantizer} has one level only: of vector-quantize-pytorch's residual "
-                "quantizers there are vqp-ema and vqp-rotation"
+                f"{self.quantizer} has one level only: of vector-quantize-pytorch's there are "
+                "vqp-ema, vqp-rotation and simvq in levels"
             )
         for size in self.codebook_sizes if self.quantizer in ("fsq", "lfq") else ():
             if size < 4 or size & (size - 1):
