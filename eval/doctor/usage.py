@@ -160,7 +160,8 @@ def check_low_perplexity(
     lost = math.log2(len(counts) / perplexity)
     if lost < LOST_BITS:
         return None
-    advice = _even_advice(config, size(config, number, power_of_two(max(perplexity, 2.0))))
+    least = 4.0 if config.quantizer in ("fsq", "lfq") else 2.0
+    advice = _even_advice(config, size(config, number, power_of_two(max(perplexity, least))))
     return Finding(
         "low-perplexity",
         "severe" if lost >= SEVERE_LOST_BITS else "warning",
