@@ -232,12 +232,6 @@ class TrainConfig:
                 f"{self.quantizer} has one level only: of vector-quantize-pytorch's there are "
                 "vqp-ema, vqp-rotation and simvq in levels"
             )
-        for size in self.codebook_sizes if self.quantizer in ("fsq", "lfq") else ():
-            if size < 4 or size & (size - 1):
-                raise UserError(
-                    f"{self.quantizer} needs a codebook_size that is a power of two, at least 4, "
-                    f"got {size}"
-                )
         if self.level_count > 1 and self.quantizer == "none":
             raise UserError("the quantizer none has no codebook, so no levels: leave levels out")
         two = self.levels in (None, 2) and self.level_pool is None
