@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from .errors import UserError
-from .options import OWN, PEERS, QUANTIZERS, check_option, option
+from .options import LATTICES, OWN, PEERS, QUANTIZERS, check_option, option
 
 RECIPES = ("tokens", "paper")
 DATASETS = ("auto", "cifar10", "patches", "folder")
@@ -227,7 +227,7 @@ class TrainConfig:
         asked = [name for name, value in given.items() if value is not None]
         if self.level_count == 1 and asked:
             raise UserError(f"{', '.join(asked)}: for several levels only; give levels, too")
-        if self.level_count > 1 and self.quantizer in ("fsq", "lfq"):
+        if self.level_count > 1 and self.quantizer in LATTICES:
             raise UserError(
                 f"{self.quantizer} has one level only: of vector-quantize-pytorch's there are "
                 "vqp-ema, vqp-rotation and simvq in levels"

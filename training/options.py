@@ -11,6 +11,8 @@ from .errors import UserError
 OWN = ("ddcl", "vq", "vq-ema")
 # Of vector-quantize-pytorch, for comparisons.
 PEERS = ("vqp-ema", "vqp-rotation", "simvq", "fsq", "lfq")
+# Their codes are a fixed lattice behind a projection, not points among the latents.
+LATTICES = ("fsq", "lfq")
 QUANTIZERS = (*OWN, "none", *PEERS)
 
 

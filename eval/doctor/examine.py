@@ -19,6 +19,7 @@ from training.datasets import to_float
 from training.devices import choose_device
 from training.errors import UserError
 from training.evaluate import is_tokenless
+from training.options import LATTICES
 from training.run_log import read_metrics
 
 from ..run import log_of_checkpoint, splits_of
@@ -29,8 +30,6 @@ from .lines import figure, of_level, training_lines
 from .measure import LevelMeasures, ModelMeasures, measure
 
 GRADIENT_IMAGES = 64
-# Their codes are a fixed lattice behind a projection, not points among the latents.
-LATTICES = ("fsq", "lfq")
 # What a severe finding of a level explains, and need not be said again.
 EXPLAINS = {
     "collapsed": (

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from softvq.utilization import perplexity_of
 from training.config import TrainConfig
-from training.options import OWN
+from training.options import LATTICES, OWN
 
 from .advice import either, longer, more_restarts, power_of_two, size, vq_alternatives
 from .finding import Finding, lost_share_severity
@@ -160,7 +160,7 @@ def check_low_perplexity(
     lost = math.log2(len(counts) / perplexity)
     if lost < LOST_BITS:
         return None
-    least = 4.0 if config.quantizer in ("fsq", "lfq") else 2.0
+    least = 4.0 if config.quantizer in LATTICES else 2.0
     advice = _even_advice(config, size(config, number, power_of_two(max(perplexity, least))))
     return Finding(
         "low-perplexity",
