@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import softvq
 from training.checkpoint import write_atomic, write_text
 from training.config import TrainConfig
 from training.errors import UserError
@@ -37,9 +40,10 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
         train: Whether to train at all; without, a part of a comparison is reported as it stands.
 
     Returns:
-        ``options``, ``lrs`` and ``quantizers``: for each its ``lr``, the ``sweep`` (validation MSE
-        of each rate), ``runs``, and ``mean`` and ``interval`` (half of the 95 % interval of the
-        mean, by Student's t) of the figures.
+        ``options``, ``lrs``, ``versions`` (of the packages here, now) and ``quantizers``: for each
+        its ``lr``, the ``sweep`` (validation MSE of each rate), ``runs``, the seeds that
+        ``diverged`` at this rate, and ``mean`` and ``interval`` (half of the 95 % interval of the
+        mean, by Student's t) of the figures over the others, None where one of them lacks it.
 
     Raises:
         UserError: If a run folder holds another run, or a run failed.
@@ -57,10 +61,20 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
     result = {
         "options": plan.options,
         "lrs": list(plan.lrs),
+        "versions": versions(),
         "quantizers": {q: summary(plan, q, errors) for q, errors in sweeps.items()},
     }
     write_results(result, plan.out)
     return result
+
+
+def versions() -> dict[str, str]:
+    """Of what decides the figures and is installed."""
+    found = {"softvq": softvq.__version__}
+    for package in ("torch", "vector-quantize-pytorch"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
 
 
 def _same_data(plan: Plan, sweeps: dict[str, dict[float, float]]) -> None:
@@ -108,16 +122,20 @@ def summary(plan: Plan, quantizer: str, errors: dict[float, float]) -> dict[str,
     """The finished runs of a quantizer at the best rate of its sweep."""
     lr = best_lr(errors)
     seeds = [seed for seed in range(plan.seeds) if finished(plan, quantizer, lr, seed)]
+    lost = [seed for seed in range(plan.seeds) if diverged(plan.folder(quantizer, lr, seed))]
     runs = [figures_of(plan.folder(quantizer, lr, seed), plan) | {"seed": seed} for seed in seeds]
     means, intervals = {}, {}
     for _, key, _ in FIGURES:
-        values = [run[key] for run in runs if run[key] is not None]
+        values = [run[key] for run in runs]
+        if None in values:
+            values = []
         means[key] = sum(values) / len(values) if values else None
         intervals[key] = half_interval(values)
     return {
         "lr": lr,
         "sweep": {f"{rate:g}": finite(error) for rate, error in errors.items()},
         "runs": runs,
+        "diverged": lost,
         "mean": means,
         "interval": intervals,
     }
@@ -160,7 +178,10 @@ def table(result: dict[str, Any]) -> str:
     heads = ["quantizer", "lr", "seeds", *(head for head, *_ in FIGURES)]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for name, own in ordered(result):
-        cells = [f"`{name}`", f"{own['lr']:g}", str(len(own["runs"]))]
+        seeds = str(len(own["runs"]))
+        if own["diverged"]:
+            seeds += f", {len(own['diverged'])} diverged"
+        cells = [f"`{name}`", f"{own['lr']:g}", seeds]
         for _, key, form in FIGURES:
             mean, half = own["mean"][key], own["interval"][key]
             cell = "-" if mean is None else format(mean, form)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from training.checkpoint import new_model
 from training.config import TrainConfig
 from training.errors import UserError
 from training.options import check_given
@@ -97,9 +98,12 @@ def train_all(runs: Sequence[tuple[str, float, int]], plan: Plan, jobs: int) -> 
     A run that diverges has ended: it is no reason to stop the others.
 
     Raises:
-        UserError: If a folder holds another run; or at the end, if one failed.
+        UserError: If a folder holds another run, or options make no model, before any is trained;
+            or at the end, if one failed.
     """
     waiting = [r for r in runs if not finished(plan, *r) and not diverged(plan.folder(*r))]
+    for quantizer in {quantizer for quantizer, *_ in waiting}:
+        new_model(plan.config(quantizer, plan.lrs[0], 0).model_config(total_steps=1))
     threads = max(1, (os.cpu_count() or 1) // jobs)
     with ThreadPoolExecutor(jobs) as pool:
         failed = [

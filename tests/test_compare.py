@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from scipy import stats
-from small_runs import SMALL
+from small_runs import SMALL, STEPS_PER_EPOCH
 
 import train
 from eval import plan as plan_module
@@ -101,7 +103,7 @@ def test_a_comparison_by_hand(tmp_path, trained):
     assert json.loads((plan.out / "compare.json").read_text()) == json.loads(json.dumps(result))
 
 
-def test_a_finished_run_is_never_trained_again_and_a_stopped_one_goes_on(tmp_path, trained):
+def test_a_finished_run_is_never_trained_again(tmp_path, trained):
     plan = plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.002,))
     first = compare(plan)
     trained.clear()
@@ -118,6 +120,36 @@ def test_a_finished_run_is_never_trained_again_and_a_stopped_one_goes_on(tmp_pat
         compare(more)
     assert trained == ["vq-ema-lr0.002-seed1"]
     assert "nothing to train" in (folder / "train.log").read_text()
+
+
+def test_a_stopped_run_goes_on_to_the_same_figures(tmp_path, trained, monkeypatch):
+    options = OPTIONS | {"epochs": 2}
+    plan = plan_of(tmp_path, quantizers=("vq-ema",), options=options, lrs=(0.002,), seeds=1)
+    whole = compare(replace(plan, out=tmp_path / "whole"))
+    real = Trainer._train_step
+
+    def step(self, images):
+        loss = real(self, images)
+        if self.step == STEPS_PER_EPOCH + 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return loss
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_train_step", step)
+        with pytest.raises(UserError, match="1 runs failed"):
+            compare(plan)
+    folder = plan.folder("vq-ema", 0.002, 0)
+    assert f"stopped at step {STEPS_PER_EPOCH + 2} of" in (folder / "train.log").read_text()
+    resumed = compare(plan)
+    assert trained == ["vq-ema-lr0.002-seed0"] * 3
+    assert untimed(resumed) == untimed(whole)
+
+
+def untimed(result):
+    """Without what depends on the machine's mood."""
+    if isinstance(result, dict):
+        return {name: untimed(part) for name, part in result.items() if name != "milliseconds"}
+    return [untimed(part) for part in result] if isinstance(result, list) else result
 
 
 def test_a_part_of_a_comparison_can_be_reported(tmp_path, trained):
@@ -151,6 +183,10 @@ def test_a_wrong_name_is_noticed_before_anything_is_trained(tmp_path, trained):
         ({"quantizers": ("ddcl:lr=0.1",)}, "lr has a meaning of its own in compare"),
         ({"quantizers": ("ddcl:balanse=0",)}, "no option of train.py like 'balanse=0'"),
         ({"options": OPTIONS | {"decay": 0.5}}, r"leave it out; or give .* vq-ema:decay=0\.9"),
+        (
+            {"quantizers": ("ddcl", "lfq"), "options": OPTIONS | {"codebook_size": 24}},
+            "power of two of at least 4, got K = 24",
+        ),
     ],
 )
 def test_a_comparison_that_cannot_be_is_refused_before_it_starts(tmp_path, trained, changes, words):
@@ -181,6 +217,35 @@ def test_a_rate_that_diverges_stops_no_other_and_is_not_tried_again(tmp_path, tr
     assert lost["runs"] == []
     assert lost["mean"]["mse_argmax"] is None
     assert trained == []
+
+
+def test_a_seed_that_diverges_is_said(tmp_path, trained, monkeypatch):
+    real = Trainer._train_step
+
+    def step(self, images):
+        if self.config.seed == 1:
+            raise self._diverged("the loss became nan")
+        return real(self, images)
+
+    monkeypatch.setattr(Trainer, "_train_step", step)
+    result = compare(plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.002,), seeds=3))
+    own = result["quantizers"]["vq-ema"]
+    assert own["diverged"] == [1]
+    assert [run["seed"] for run in own["runs"]] == [0, 2]
+    assert "| `vq-ema` | 0.002 | 2, 1 diverged |" in table(result)
+
+
+def test_a_figure_that_one_seed_lacks_has_no_mean(tmp_path, trained):
+    plan = plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.002,))
+    compare(plan)
+    metrics = plan.folder("vq-ema", 0.002, 1) / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for line in lines:
+        line["perplexity"] = None
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    own = compare(plan)["quantizers"]["vq-ema"]
+    assert own["mean"]["perplexity"] is None
+    assert own["mean"]["mse_argmax"] is not None
 
 
 def test_runs_of_other_versions_or_images_are_refused(tmp_path, trained):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from small_runs import arguments, command
 
 from models import build_model
 from models.peers import PeerStack, peer
@@ -73,9 +74,13 @@ def test_fsq_levels_multiply_to_the_codebook_size():
 
 @pytest.mark.parametrize("name", ["fsq", "lfq"])
 @pytest.mark.parametrize("size", [2, 100])
-def test_sizes_without_bits_are_refused(name, size):
+def test_sizes_without_bits_are_refused(name, size, tmp_path):
     with pytest.raises(ValueError, match=f"power of two of at least 4, got K = {size}"):
         peer(name, 4, size)
+    result = command(*arguments(quantizer=name, codebook_size=size, out=tmp_path / "run"))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: fsq and lfq need a power of two of at least 4, got K")
+    assert not (tmp_path / "run").exists()
 
 
 def test_training_starts_their_k_means_on_standardised_latents(tmp_path):

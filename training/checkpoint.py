@@ -132,6 +132,21 @@ def find_checkpoint(path: Path) -> Path:
     return path
 
 
+def new_model(model_config: dict[str, Any]) -> ImageTokenizer:
+    """A model of a run's options, with fresh weights.
+
+    Args:
+        model_config: As :meth:`training.config.TrainConfig.model_config` returns it.
+
+    Raises:
+        UserError: If the options do not make a model, or one that needs a package not installed.
+    """
+    try:
+        return build_model(model_config)
+    except (ValueError, ImportError) as error:
+        raise UserError(str(error)) from error
+
+
 def load_model(state: dict[str, Any], origin: str = "the checkpoint") -> ImageTokenizer:
     """The model of a checkpoint, in eval mode.
 

@@ -17,11 +17,11 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from models import ImageTokenizer, ImageTokenizerOutput, build_model
+from models import ImageTokenizer, ImageTokenizerOutput
 from softvq import two_timescale_groups
 from softvq.distributed import summed, world_size
 
-from .checkpoint import mismatch, save_checkpoint
+from .checkpoint import mismatch, new_model, save_checkpoint
 from .config import TrainConfig
 from .datasets import ImageSplits
 from .devices import choose_device
@@ -89,7 +89,7 @@ class Trainer:
             self.model_config["balance"] = state["model_config"].get("balance", 0.0)
         torch.manual_seed(config.seed)
         # Channels last is twice as fast on the CPU as contiguous, and faster on tensor cores.
-        self.model: ImageTokenizer = build_model(self.model_config).to(self.device)
+        self.model: ImageTokenizer = new_model(self.model_config).to(self.device)
         self.model = self.model.to(memory_format=torch.channels_last).train()
         groups = two_timescale_groups(self.model, config.lr, config.timescale_ratio)
         self.learning_rates = [group["lr"] for group in groups]
