@@ -43,6 +43,7 @@ DEFAULTS: dict[str, Any] = {
     "residual_channels": 64,
     "residual_blocks": 2,
     "normalize_latents": True,
+    "shared_scale": False,
     "quantizer": "ddcl",
     "codebook_size": 512,
     "codebook_dim": 64,
@@ -104,6 +105,7 @@ def _vqvae(config: dict[str, Any]) -> VQVAE:
         _codebook(config),
         ConvDecoder(*channels, hidden, *shape),
         normalize_latents=config["normalize_latents"],
+        shared_scale=config["shared_scale"],
     )
 
 
@@ -122,6 +124,7 @@ def _vqvae2(config: dict[str, Any]) -> VQVAE2:
         nn.ConvTranspose2d(dim, dim, 4, stride=2, padding=1),
         ConvDecoder(config["in_channels"], 2 * dim, hidden, *shape),
         normalize_latents=config["normalize_latents"],
+        shared_scale=config["shared_scale"],
         level_dropout=config["level_dropout"],
     )
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from softvq import Codebook, CodebookOutput, StackOutput
 from softvq.codebook import after_step_of
 
+from .shared_scale_norm import SharedScaleNorm
+
 Tokens = Tensor | list[Tensor]
 
 
@@ -184,6 +186,10 @@ def size_of(images: Tensor) -> tuple[int, int]:
     return images.shape[2], images.shape[3]
 
 
-def latent_norm(dim: int, normalize: bool) -> nn.Module:
-    """Standardises each latent channel, or nothing: see :class:`models.VQVAE`."""
-    return nn.BatchNorm2d(dim, affine=False) if normalize else nn.Identity()
+def latent_norm(dim: int, normalize: bool, shared_scale: bool) -> nn.Module:
+    """Standardises latents, or does nothing: see :class:`models.VQVAE`."""
+    if not normalize:
+        if shared_scale:
+            raise ValueError("shared_scale needs normalize_latents: latents keep their scale")
+        return nn.Identity()
+    return SharedScaleNorm(dim) if shared_scale else nn.BatchNorm2d(dim, affine=False)

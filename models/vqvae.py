@@ -23,6 +23,11 @@ class VQVAE(ImageTokenizer):
         normalize_latents: Standardise each latent channel (batch statistics in training, running
             ones in eval), without scale and shift to train: it pins the scale that the
             temperature is measured against.
+        shared_scale: Divide all channels by one standard deviation instead of each by its own:
+            see :class:`models.shared_scale_norm.SharedScaleNorm`.
+
+    Raises:
+        ValueError: If there is a shared scale without normalisation.
 
     Shape:
         Images are (B, C, H, W) in [0, 1], H and W multiples of 4.
@@ -44,10 +49,11 @@ class VQVAE(ImageTokenizer):
         decoder: nn.Module,
         *,
         normalize_latents: bool = True,
+        shared_scale: bool = False,
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.normalize = latent_norm(codebook.dim, normalize_latents)
+        self.normalize = latent_norm(codebook.dim, normalize_latents, shared_scale)
         self.codebook = codebook
         self.decoder = decoder
 

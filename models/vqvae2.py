@@ -29,6 +29,7 @@ class VQVAE2(ImageTokenizer):
         upsample: (B, D, H/8, W/8) to (B, D, H/4, W/4), of the top code for the decoder.
         decoder: (B, 2 D, H/4, W/4) to (B, C, H, W).
         normalize_latents: As in :class:`models.VQVAE`, for both levels.
+        shared_scale: Likewise.
         level_dropout: Probability, in training, that an image has no bottom code, so that the top
             level alone gives a picture.
 
@@ -57,16 +58,17 @@ class VQVAE2(ImageTokenizer):
         decoder: nn.Module,
         *,
         normalize_latents: bool = True,
+        shared_scale: bool = False,
         level_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.bottom_encoder = bottom_encoder
         self.top_encoder = top_encoder
-        self.normalize_top = latent_norm(top_codebook.dim, normalize_latents)
+        self.normalize_top = latent_norm(top_codebook.dim, normalize_latents, shared_scale)
         self.top_codebook = top_codebook
         self.top_decoder = top_decoder
         self.condition = condition
-        self.normalize_bottom = latent_norm(bottom_codebook.dim, normalize_latents)
+        self.normalize_bottom = latent_norm(bottom_codebook.dim, normalize_latents, shared_scale)
         self.bottom_codebook = bottom_codebook
         self.upsample = upsample
         self.decoder = decoder

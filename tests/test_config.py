@@ -144,13 +144,14 @@ def test_every_option_reaches_its_field(called):
         "temperature_start": 0.21, "temperature_end": 0.022, "temperature_hold": 0.23,
         "temperature_until": 0.24, "decay": 0.25, "restart_threshold": 0.26, "precision": "bf16",
         "device": "cpu", "compile": True, "perceptual_weight": 0.27, "lpips": "alex",
-        "lpips_weights": "weights.pth", "balance": 0.28,
+        "lpips_weights": "weights.pth", "balance": 0.28, "shared_scale": True,
     }  # fmt: skip
     assert set(given) == set(FIELDS)
     given["level_pool"] = "2,1"
     given["architecture"] = "vqvae"
     same = {name for name, value in given.items() if value == FIELDS[name].default}
     assert same == {"architecture"}  # the other one has no level_pool
+    given["shared_scale"] = False  # there is no scale; tests/test_shared_scale_norm.py
     # Options of the other quantizers, which the command line refuses, reach it from code only.
     foreign = {
         n: FIELDS[n].default for n, s in FIELDS.items() if "vq-ema" not in s.metadata["only"]

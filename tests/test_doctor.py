@@ -289,9 +289,11 @@ def shift_mean(state: State, deviations: float) -> None:
         (lambda state: state["model"]["normalize.running_var"].div_(6), "severe"),
     ],
 )
-def test_running_statistics_that_are_not_the_datas(runs, tmp_path, edit, severity):
-    assert ("norm-statistics", None) not in look(runs(quantizer="vq-ema"))
-    finding = look(edited(runs(quantizer="vq-ema"), tmp_path, edit))["norm-statistics", None]
+@pytest.mark.parametrize("shared", [False, True])
+def test_running_statistics_that_are_not_the_datas(runs, tmp_path, edit, severity, shared):
+    run = runs(quantizer="vq-ema", shared_scale=shared)
+    assert ("norm-statistics", None) not in look(run)
+    finding = look(edited(run, tmp_path, edit))["norm-statistics", None]
     assert finding.severity == severity
     assert "model.calibrate" in finding.advice
 

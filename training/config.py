@@ -92,6 +92,9 @@ class TrainConfig:
         only=OWN,
     )
     normalize_latents: bool = option(True, "Standardise the latents, channel by channel.")
+    shared_scale: bool = option(
+        False, "Divide all channels of the latents by one standard deviation, not each by its own."
+    )
     init: str = option(
         "auto",
         "Where prototypes start: k-means of latents, or noise; auto is kmeans, for vq random.",
@@ -367,6 +370,7 @@ class TrainConfig:
             "residual_channels": self.residual_channels,
             "residual_blocks": self.residual_blocks,
             "normalize_latents": self.normalize_latents,
+            "shared_scale": self.shared_scale,
             "quantizer": soft if self.quantizer == "ddcl" else self.quantizer,
             "codebook_size": self.codebook_size,
             "codebook_dim": self.codebook_dim,

@@ -77,6 +77,8 @@ def check_given(config: Any, given: dict[str, Any]) -> None:
         )
     if "lpips" in given and not config.perceptual_weight:
         raise UserError("--lpips does nothing without --perceptual-weight: give both")
+    if config.shared_scale and not config.normalize_latents:
+        raise UserError("--shared-scale does nothing with --no-normalize-latents: leave one out")
     for spec in fields(config):
         only = spec.metadata["only"]
         if spec.name in given and config.quantizer not in only:

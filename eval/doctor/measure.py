@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from models import ImageTokenizer
+from models.shared_scale_norm import SharedScaleNorm
 from softvq import Codebook, CodebookOutput
 from training.datasets import to_float
 from training.evaluate import is_tokenless
@@ -50,7 +51,7 @@ class NormMeasures(NamedTuple):
     Attributes:
         mean: (C,), of its output: 0 where its running mean is the data's.
         variance: (C,), likewise, with the part that ``eps`` takes: 1 where its running variance is
-            the data's, and in a channel that is constant.
+            the data's, and in a channel that is constant. Where all channels share one, their mean.
     """
 
     mean: Tensor
@@ -189,5 +190,7 @@ def _norm_measures(
     """Mean and variance from sums of the output."""
     mean = total / count
     variance = (squares / count - mean.square()).clamp_min(0)
+    if isinstance(norm, SharedScaleNorm):
+        variance = variance.mean().expand(len(mean))
     assert norm.running_var is not None
     return NormMeasures(mean, variance + norm.eps / (norm.running_var.double().cpu() + norm.eps))
