@@ -35,6 +35,7 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "ddcl": {},
     "paper": {"recipe": "paper"},
     "vq-ema": {"quantizer": "vq-ema"},
+    "shared-scale": {"quantizer": "vq-ema", "shared_scale": True},
     "levels": {"levels": 2},
     "vqvae2": {"architecture": "vqvae2"},
     "none": {"quantizer": "none"},

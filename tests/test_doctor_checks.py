@@ -245,6 +245,15 @@ def test_dimension_of_the_latents(rank, expected):
     assert "--lr 0.001" in narrow.advice
 
 
+def test_with_a_shared_scale_channels_may_vary_as_they_like_but_not_repeat_one():
+    shared = TrainConfig(shared_scale=True)
+    latents = normal(3000, 8) * torch.tensor([20.0, 1, 1, 1, 1, 1, 1, 1])
+    assert severity(geometry.check_low_dimension(latents, DDCL)) == "warning"
+    assert geometry.check_low_dimension(latents, shared) is None
+    latents[:, 1:] = latents[:, :1] * torch.arange(1, 8)
+    assert severity(geometry.check_low_dimension(latents, shared)) == "warning"
+
+
 @pytest.mark.parametrize(
     ("shift", "factor", "expected"),
     [

@@ -194,7 +194,12 @@ def check_low_dimension(latents: Tensor, config: TrainConfig) -> Finding | None:
         config: Of the training, for the advice.
     """
     dim = latents.shape[1]
-    ratio = participation_ratio(latent_covariance(latents.double()))
+    covariance, matrix = latent_covariance(latents.double()), "covariance"
+    if config.shared_scale:
+        # How much a channel varies is then the encoder's choice: whether it repeats others counts.
+        scale = covariance.diagonal().clamp_min(1e-12).rsqrt()
+        covariance, matrix = scale[:, None] * covariance * scale, "correlation"
+    ratio = participation_ratio(covariance)
     one = ratio < ONE_DIRECTION
     if dim < 4 or not (one or ratio < LOW_DIMENSION * dim):
         return None
@@ -211,6 +216,6 @@ def check_low_dimension(latents: Tensor, config: TrainConfig) -> Finding | None:
         "low-dimension",
         "warning" if one else "note",
         f"The latents fill {ratio:.1f} of D = {dim} dimensions (participation ratio of their "
-        f"covariance){told}.",
+        f"{matrix}){told}.",
         advice,
     )
