@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from importlib.util import find_spec
 from typing import Any
 
 from .errors import UserError
-from .options import LATTICES, OWN, PEERS, QUANTIZERS, check_option, option
+from .options import OWN, QUANTIZERS, check_option, check_together, option
 
 RECIPES = ("tokens", "paper")
 DATASETS = ("auto", "cifar10", "patches", "folder")
@@ -184,67 +183,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for spec in fields(self):
             check_option(spec, getattr(self, spec.name))
-        stride = 8 if self.architecture == "vqvae2" else 4
-        if self.image_size % stride:
-            raise UserError(
-                f"image_size must be a multiple of {stride} for {self.architecture}, "
-                f"got {self.image_size}"
-            )
-        self._check_levels()
-        if self.lpips_weights and not self.perceptual_weight:
-            raise UserError("lpips_weights does nothing without perceptual_weight: give both")
-        if self.quantizer in PEERS and find_spec("vector_quantize_pytorch") is None:
-            raise UserError(
-                f"the quantizer {self.quantizer} needs vector-quantize-pytorch: "
-                'pip install -e ".[peers]"'
-            )
-        if self.temperature_hold > self.temperature_until:
-            raise UserError(
-                "temperature_hold must not exceed temperature_until, got "
-                f"{self.temperature_hold} and {self.temperature_until}"
-            )
-        if self.quantizer != "ddcl":
-            return
-        if self.recipe == "paper" and self.balance is not None:
-            raise UserError(
-                "balance does nothing with the recipe paper, whose prototypes learn by gradient: "
-                "leave it out, or give usage_weight"
-            )
-        start, end = self.temperatures
-        if self.temperature_mode == "codes" and min(start, end) < 1:
-            raise UserError(
-                "codes per token cannot fall below 1: give temperature_start and temperature_end "
-                f"of 1 or more, got {start} and {end}"
-            )
-        most = max(self.codebook_sizes)
-        if self.temperature_mode == "codes" and max(start, end) > most:
-            raise UserError(
-                f"a token cannot have more codes than there are: codebook_size is "
-                f"{most}, temperature_start and temperature_end {start} and {end}"
-            )
-
-    def _check_levels(self) -> None:
-        """Refuse levels that do not fit together, or options that would do nothing."""
-        given = {"level_pool": self.level_pool, "level_sizes": self.level_sizes,
-                 "level_dropout": self.level_dropout or None}  # fmt: skip
-        asked = [name for name, value in given.items() if value is not None]
-        if self.level_count == 1 and asked:
-            raise UserError(f"{', '.join(asked)}: for several levels only; give levels, too")
-        if self.level_count > 1 and self.quantizer in LATTICES:
-            raise UserError(
-                f"{self.quantizer} has one level only: of vector-quantize-pytorch's there are "
-                "vqp-ema, vqp-rotation and simvq in levels"
-            )
-        if self.level_count > 1 and self.quantizer == "none":
-            raise UserError("the quantizer none has no codebook, so no levels: leave levels out")
-        two = self.levels in (None, 2) and self.level_pool is None
-        if self.architecture == "vqvae2" and not two:
-            raise UserError(
-                "vqvae2 has two levels at an eighth and a quarter of the resolution: leave out "
-                "levels and level_pool"
-            )
-        for name in ("level_pool", "level_sizes"):
-            self._numbers(name)
+        check_together(self)
 
     @property
     def level_count(self) -> int:
@@ -254,9 +193,9 @@ class TrainConfig:
     @property
     def codebook_sizes(self) -> list[int]:
         """K of each level."""
-        return self._numbers("level_sizes") or [self.codebook_size] * self.level_count
+        return self.numbers("level_sizes") or [self.codebook_size] * self.level_count
 
-    def _numbers(self, name: str) -> list[int] | None:
+    def numbers(self, name: str) -> list[int] | None:
         """A list as 4,2,1.
 
         Raises:
@@ -356,7 +295,7 @@ class TrainConfig:
         """The dict that :func:`models.build_model` takes."""
         pools = None
         if self.level_count > 1 and self.architecture == "vqvae":
-            pools = self._numbers("level_pool") or [1] * self.level_count
+            pools = self.numbers("level_pool") or [1] * self.level_count
         soft = "ddcl-em" if self.recipe == "tokens" else "ddcl"
         commitment, usage_weight = self.loss_weights
         scheduled = total_steps if self.quantizer == "ddcl" else 0
@@ -364,7 +303,7 @@ class TrainConfig:
         return {
             "architecture": self.architecture,
             "level_pools": pools,
-            "level_sizes": self._numbers("level_sizes"),
+            "level_sizes": self.numbers("level_sizes"),
             "level_dropout": self.level_dropout,
             "hidden_channels": self.hidden_channels,
             "residual_channels": self.residual_channels,

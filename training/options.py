@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import Field, field, fields
+from importlib.util import find_spec
 from typing import Any
 
 from .errors import UserError
@@ -60,6 +61,81 @@ def check_option(spec: Field[Any], value: Any) -> None:
         raise UserError(f"{spec.name} must be more than {above}, got {value}")
 
 
+def check_together(config: Any) -> None:
+    """Refuse values that do not go together.
+
+    Args:
+        config: A :class:`training.config.TrainConfig`, each of whose values is in range.
+
+    Raises:
+        UserError: With the names, the values, and what to do.
+    """
+    stride = 8 if config.architecture == "vqvae2" else 4
+    if config.image_size % stride:
+        raise UserError(
+            f"image_size must be a multiple of {stride} for {config.architecture}, "
+            f"got {config.image_size}"
+        )
+    _check_levels(config)
+    if config.shared_scale and not config.normalize_latents:
+        raise UserError("shared_scale does nothing without normalize_latents: leave it out")
+    if config.lpips_weights and not config.perceptual_weight:
+        raise UserError("lpips_weights does nothing without perceptual_weight: give both")
+    if config.quantizer in PEERS and find_spec("vector_quantize_pytorch") is None:
+        raise UserError(
+            f"the quantizer {config.quantizer} needs vector-quantize-pytorch: "
+            'pip install -e ".[peers]"'
+        )
+    if config.temperature_hold > config.temperature_until:
+        raise UserError(
+            "temperature_hold must not exceed temperature_until, got "
+            f"{config.temperature_hold} and {config.temperature_until}"
+        )
+    if config.quantizer != "ddcl":
+        return
+    if config.recipe == "paper" and config.balance is not None:
+        raise UserError(
+            "balance does nothing with the recipe paper, whose prototypes learn by gradient: "
+            "leave it out, or give usage_weight"
+        )
+    start, end = config.temperatures
+    if config.temperature_mode == "codes" and min(start, end) < 1:
+        raise UserError(
+            "codes per token cannot fall below 1: give temperature_start and temperature_end "
+            f"of 1 or more, got {start} and {end}"
+        )
+    most = max(config.codebook_sizes)
+    if config.temperature_mode == "codes" and max(start, end) > most:
+        raise UserError(
+            f"a token cannot have more codes than there are: codebook_size is "
+            f"{most}, temperature_start and temperature_end {start} and {end}"
+        )
+
+
+def _check_levels(config: Any) -> None:
+    """Refuse levels that do not fit together, or options that would do nothing."""
+    given = {"level_pool": config.level_pool, "level_sizes": config.level_sizes,
+             "level_dropout": config.level_dropout or None}  # fmt: skip
+    asked = [name for name, value in given.items() if value is not None]
+    if config.level_count == 1 and asked:
+        raise UserError(f"{', '.join(asked)}: for several levels only; give levels, too")
+    if config.level_count > 1 and config.quantizer in LATTICES:
+        raise UserError(
+            f"{config.quantizer} has one level only: of vector-quantize-pytorch's there are "
+            "vqp-ema, vqp-rotation and simvq in levels"
+        )
+    if config.level_count > 1 and config.quantizer == "none":
+        raise UserError("the quantizer none has no codebook, so no levels: leave levels out")
+    two = config.levels in (None, 2) and config.level_pool is None
+    if config.architecture == "vqvae2" and not two:
+        raise UserError(
+            "vqvae2 has two levels at an eighth and a quarter of the resolution: leave out "
+            "levels and level_pool"
+        )
+    for name in ("level_pool", "level_sizes"):
+        config.numbers(name)
+
+
 def check_given(config: Any, given: dict[str, Any]) -> None:
     """Refuse options that would do nothing.
 
@@ -77,8 +153,6 @@ def check_given(config: Any, given: dict[str, Any]) -> None:
         )
     if "lpips" in given and not config.perceptual_weight:
         raise UserError("--lpips does nothing without --perceptual-weight: give both")
-    if config.shared_scale and not config.normalize_latents:
-        raise UserError("--shared-scale does nothing with --no-normalize-latents: leave one out")
     for spec in fields(config):
         only = spec.metadata["only"]
         if spec.name in given and config.quantizer not in only:
