@@ -21,7 +21,7 @@ from click.core import ParameterSource
 
 from training.config import PRESETS, TrainConfig
 from training.errors import UserError
-from training.options import check_given
+from training.options import OWN, check_given
 
 # What may differ from the interrupted run when it goes on.
 RESUMABLE = ("out", "device", "epochs", "steps", "data_dir")
@@ -75,6 +75,13 @@ def _train(config: TrainConfig, resume: bool) -> Path:
     data_dir = None if data_dir is None else os.path.abspath(data_dir)
     config = replace(config, dataset=splits.name, out=str(folder), data_dir=data_dir)
     state = load_checkpoint(folder / "last.pt") if resume else None
+    say(
+        f"{len(splits.train)} training, {len(splits.val)} validation and {len(splits.test)} test "
+        f"images of {splits.name} ({splits.source})"
+    )
+    say(f"run folder: {folder}")
+    if state is None and config.kmeans_init and config.quantizer in OWN:
+        say(f"placing {config.codebook_size} prototypes by k-means")
     try:
         trainer = Trainer(config, splits, folder, state)
     except KeyboardInterrupt:
@@ -88,11 +95,6 @@ def _train(config: TrainConfig, resume: bool) -> Path:
         return folder
     if rank() == 0:
         write_text(folder / "config.json", config.to_json())
-    say(
-        f"{len(splits.train)} training, {len(splits.val)} validation and {len(splits.test)} test "
-        f"images of {splits.name} ({splits.source})"
-    )
-    say(f"run folder: {folder}")
     stopped_by = trainer.run()
     if stopped_by is not None:
         say(

@@ -40,10 +40,11 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
         train: Whether to train at all; without, a part of a comparison is reported as it stands.
 
     Returns:
-        ``options``, ``lrs``, ``versions`` (of the packages here, now) and ``quantizers``: for each
-        its ``lr``, the ``sweep`` (validation MSE of each rate), ``runs``, the seeds that
-        ``diverged`` at this rate, and ``mean`` and ``interval`` (half of the 95 % interval of the
-        mean, by Student's t) of the figures over the others, None where one of them lacks it.
+        ``dataset``, ``options``, ``lrs``, ``versions`` (of the packages here, now) and
+        ``quantizers``: for each its ``lr``, the ``sweep`` (validation MSE of each rate), ``runs``,
+        the seeds that ``diverged`` at this rate, and ``mean`` and ``interval`` (half of the 95 %
+        interval of the mean, by Student's t) of the figures over the others, None where one of
+        them lacks it.
 
     Raises:
         UserError: If a run folder holds another run, or a run failed.
@@ -57,8 +58,8 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
         train_all(wanted, plan, jobs)
     if not sweeps:
         raise UserError(f"no run below {plan.out / 'runs'} is finished: leave out --report-only")
-    _same_data(plan, sweeps)
     result = {
+        "dataset": data_of(plan, sweeps),
         "options": plan.options,
         "lrs": list(plan.lrs),
         "versions": versions(),
@@ -77,11 +78,11 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _same_data(plan: Plan, sweeps: dict[str, dict[float, float]]) -> None:
-    """Refuse runs that ``auto`` gave different images.
+def data_of(plan: Plan, sweeps: dict[str, dict[float, float]]) -> str:
+    """The data set of the runs, which ``auto`` leaves open.
 
     Raises:
-        UserError: If there are such.
+        UserError: If it gave them different ones.
     """
     folders = [plan.folder(q, lr, 0) for q, errors in sweeps.items() for lr in errors]
     names = {
@@ -92,6 +93,7 @@ def _same_data(plan: Plan, sweeps: dict[str, dict[float, float]]) -> None:
             f"the runs in {plan.out} are of different images, {' and '.join(sorted(names))}: give "
             "--set dataset=NAME and another --out"
         )
+    return str(next(iter(names), plan.options.get("dataset", TrainConfig.dataset)))
 
 
 def validation_error(folder: Path) -> float:
@@ -203,7 +205,7 @@ def ordered(result: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
 def write_results(result: dict[str, Any], out: Path) -> None:
     """``compare.json``, ``compare.md`` and ``compare.png``."""
     write_text(out / "compare.json", json.dumps(result, indent=1) + "\n")
-    write_text(out / "compare.md", table(result) + "\n")
+    write_text(out / "compare.md", f"Images: {result['dataset']}\n\n{table(result)}\n")
     plot(result, out / "compare.png")
 
 

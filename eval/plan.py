@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 import os
@@ -25,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESERVED = {"quantizer", "recipe", "lr", "seed", "epochs", "steps", "out"}
 # The error of a run that lost its numbers: see Trainer.
 DIVERGED = r"Error: .*(the loss became|overflowed).* at step \d+"
+# What train.py says at the end, whatever happened.
+HINTS = r"(evaluate|watch) it: "
 # What may differ between what was asked for and what a folder holds.
 FREE = {"out", "data_dir", "device"}
 
@@ -113,9 +116,16 @@ def train_all(runs: Sequence[tuple[str, float, int]], plan: Plan, jobs: int) -> 
         ]
     if failed:
         raise UserError(
-            f"{len(failed)} runs failed, {failed[0]} the first: see its train.log; the others are "
-            "done and will not be trained again"
+            f"{len(failed)} of {len(waiting)} runs failed, the first {failed[0]}, with "
+            f"{_last_line(failed[0])!r}: mend it and call again; what is done is not trained again"
         )
+
+
+def _last_line(folder: Path) -> str:
+    """What a run said last, without the hints of a run that did not fail."""
+    lines = (folder / "train.log").read_text(errors="replace").splitlines()
+    told = [line.strip() for line in lines if line.strip() and not re.match(HINTS, line)]
+    return told[-1] if told else "nothing in train.log"
 
 
 def _train_one(plan: Plan, run: tuple[str, float, int], threads: int) -> Path | None:
@@ -127,7 +137,7 @@ def _train_one(plan: Plan, run: tuple[str, float, int], threads: int) -> Path | 
     else:
         words = as_words(plan.config(*run))
     print(f"training {folder.name}", file=sys.stderr)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
     with (folder / "train.log").open("a") as log:
         done = subprocess.run(
             [sys.executable, str(ROOT / "train.py"), *words],
@@ -158,13 +168,21 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         name, equals, text = setting.partition("=")
         name = name.replace("-", "_")
         if name in RESERVED:
-            raise UserError(f"{name} has a meaning of its own in compare; see compare --help")
-        if not equals or name not in kinds:
-            raise UserError(f"there is no option of train.py like {setting!r}: give NAME=VALUE")
+            raise UserError(
+                f"{name} is what the command itself sets, got {setting!r}: see its --help (in "
+                "compare a recipe is given as ddcl:paper)"
+            )
+        if name not in kinds:
+            near = difflib.get_close_matches(name, kinds, n=1)
+            hint = f"did you mean {near[0].replace('_', '-')}?" if near else "see train.py --help"
+            raise UserError(f"train.py has no option {name.replace('_', '-')!r}: {hint}")
+        if not equals:
+            raise UserError(f"options are given as NAME=VALUE, got {setting!r}")
         try:
             given[name] = readers.get(kinds[name], str)(text)
         except ValueError as error:
-            raise UserError(f"{name} needs a value of type {kinds[name]}, got {text!r}") from error
+            kind = "true or false" if kinds[name] == "bool" else f"a value of type {kinds[name]}"
+            raise UserError(f"{name} needs {kind}, got {text!r}") from error
     return given
 
 

@@ -53,6 +53,9 @@ class Codebook(Pretrained, nn.Module):
         channel_first: bool = False,
     ) -> None:
         super().__init__()
+        for name, size in (("dim", dim), ("codebook_size", codebook_size)):
+            if isinstance(size, float | str):
+                raise TypeError(f"{name} must be a whole number, got {size!r}")
         if dim < 1 or codebook_size < 1:
             raise ValueError(
                 f"dim and codebook_size must be at least 1, got dim={dim}, "
@@ -78,7 +81,9 @@ class Codebook(Pretrained, nn.Module):
             z: (..., D), or (B, D, ...) with ``channel_first``; any floating dtype.
             mask: bool, z's shape without the vector axis, False for padding: what stands there,
                 NaN included, changes nothing; its code is zero and its index -1.
-            hard: Output the nearest prototypes instead of the soft code.
+            hard: Output the nearest prototypes instead of the soft code. A codebook that is
+                straight-through passes their gradient on to the latents; from a
+                :class:`DDCLCodebook` they have none, as from any choice of the nearest.
 
         Returns:
             A :class:`CodebookOutput`.
@@ -108,6 +113,12 @@ class Codebook(Pretrained, nn.Module):
         """What a step learns from, or the errors of :meth:`after_step`."""
         if not outs:
             raise TypeError("after_step needs what forward returned: after_step(out)")
+        for out in outs:
+            if not isinstance(out, CodebookOutput):
+                raise TypeError(
+                    "after_step needs what forward returned, out = codebook(z): got "
+                    f"a {type(out).__name__}"
+                )
         batch = batch_statistics(outs)
         if not bool(batch.tokens.isfinite().all()):
             raise FloatingPointError(

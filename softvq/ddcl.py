@@ -57,6 +57,7 @@ class DDCLCodebook(Codebook):
 
     Raises:
         ValueError: If a size or a weight is out of range.
+        TypeError: If a size is no whole number, or the temperature no controller.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -106,8 +107,15 @@ class DDCLCodebook(Codebook):
             raise ValueError(f"decay must lie in [0, 1), got {decay}")
         if engine not in ("auto", "dense", "attention"):
             raise ValueError(f"engine must be auto, dense or attention, got {engine!r}")
+        if temperature is None:
+            temperature = CodesPerToken(Schedule(2.0))
+        if not isinstance(getattr(temperature, "schedule", None), Schedule):
+            raise TypeError(
+                "temperature must be a controller, as ConstantTemperature(Schedule(0.5)), got "
+                f"{temperature!r}"
+            )
         self.engine = engine
-        self.controller = temperature or CodesPerToken(Schedule(2.0))
+        self.controller = temperature
         self.commitment = commitment
         self.variance_weight = variance_weight
         self.usage_weight = usage_weight

@@ -57,6 +57,16 @@ class Schedule:
         return self.start * (end / self.start) ** share
 
 
+def _check_schedule(schedule: object) -> None:
+    """Refuse a number in the place of a schedule.
+
+    Raises:
+        TypeError: If it is not a :class:`Schedule`.
+    """
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"a controller follows a schedule, as Schedule(2.0), got {schedule!r}")
+
+
 class TemperatureController(Protocol):
     """What a codebook asks of its temperature."""
 
@@ -90,6 +100,9 @@ class ConstantTemperature:
 
     schedule: Schedule
 
+    def __post_init__(self) -> None:
+        _check_schedule(self.schedule)
+
     def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
         """The schedule's first value, whatever the data."""
         return self.schedule(0)
@@ -114,6 +127,9 @@ class CriticalFraction:
     """
 
     schedule: Schedule
+
+    def __post_init__(self) -> None:
+        _check_schedule(self.schedule)
 
     def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
         """The first fraction of the critical temperature of these latents."""
@@ -152,6 +168,7 @@ class CodesPerToken:
     ceiling: float = 0.9
 
     def __post_init__(self) -> None:
+        _check_schedule(self.schedule)
         end = self.schedule.start if self.schedule.end is None else self.schedule.end
         if min(self.schedule.start, end) < 1:
             raise ValueError(

@@ -116,7 +116,9 @@ def test_a_finished_run_is_never_trained_again(tmp_path, trained):
     folder = plan.folder("vq-ema", 0.002, 1)
     (folder / "metrics.jsonl").write_text("")
     trained.clear()
-    with pytest.raises(UserError, match=r"1 runs failed, .*seed1 the first"):
+    with pytest.raises(
+        UserError, match=r"1 of 1 runs failed, the first .*seed1, with 'nothing to train"
+    ):
         compare(more)
     assert trained == ["vq-ema-lr0.002-seed1"]
     assert "nothing to train" in (folder / "train.log").read_text()
@@ -136,7 +138,7 @@ def test_a_stopped_run_goes_on_to_the_same_figures(tmp_path, trained, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_train_step", step)
-        with pytest.raises(UserError, match="1 runs failed"):
+        with pytest.raises(UserError, match="1 of 1 runs failed"):
             compare(plan)
     folder = plan.folder("vq-ema", 0.002, 0)
     assert f"stopped at step {STEPS_PER_EPOCH + 2} of" in (folder / "train.log").read_text()
@@ -180,8 +182,8 @@ def test_a_wrong_name_is_noticed_before_anything_is_trained(tmp_path, trained):
         ({"quantizers": ("vq:paper",)}, "--recipe is for ddcl, not for vq"),
         ({"quantizers": ("ddcl:decay=0.5",)}, "--decay is for vq and vq-ema, not for ddcl"),
         ({"quantizers": ("ddcl:balance=2",)}, "balance must be at most 1"),
-        ({"quantizers": ("ddcl:lr=0.1",)}, "lr has a meaning of its own in compare"),
-        ({"quantizers": ("ddcl:balanse=0",)}, "no option of train.py like 'balanse=0'"),
+        ({"quantizers": ("ddcl:lr=0.1",)}, "lr is what the command itself sets, got 'lr=0.1'"),
+        ({"quantizers": ("ddcl:balanse=0",)}, "no option 'balanse': did you mean balance?"),
         ({"options": OPTIONS | {"decay": 0.5}}, r"leave it out; or give .* vq-ema:decay=0\.9"),
         (
             {"quantizers": ("ddcl", "lfq"), "options": OPTIONS | {"codebook_size": 24}},
@@ -323,6 +325,8 @@ def test_through_the_command_line(tmp_path, trained):
     assert result.exit_code == 0, result.output
     assert sorted(trained) == ["ddcl-paper-lr0.002-seed0", "fsq-lr0.002-seed0"]
     assert "| `ddcl:paper` | 0.002 | 1 |" in result.stdout
+    assert "images: patches; written to" in result.stdout
+    assert (tmp_path / "c/compare.md").read_text().startswith("Images: patches\n")
     config = json.loads((tmp_path / "c/runs/ddcl-paper-lr0.002-seed0/config.json").read_text())
     assert (config["recipe"], config["hidden_channels"], config["batch_size"]) == ("paper", 8, 32)
     trained.clear()
@@ -331,8 +335,10 @@ def test_through_the_command_line(tmp_path, trained):
     assert trained == []
     for wrong, message in (
         (["--lrs", "fast"], "--lrs must be numbers"),
-        (["--set", "colour=3"], "no option of train.py like 'colour=3'"),
+        (["--set", "colour=3"], "train.py has no option 'colour': see train.py --help"),
         (["--set", "batch-size=x"], "needs a value of type int"),
+        (["--set", "batch-size"], "NAME=VALUE, got 'batch-size'"),
+        (["--set", "codebook-dim=4"], "give that instead of --set codebook-dim"),
         (["--quantizers", "kmeans"], "quantizer must be one of"),
     ):
         result = CliRunner().invoke(main, [*words, *wrong])
@@ -356,9 +362,9 @@ def test_settings_have_the_types_of_their_options():
         "init": "random",
         "compile": True,
     }
-    with pytest.raises(UserError, match="has a meaning of its own"):
+    with pytest.raises(UserError, match="is what the command itself sets"):
         parse_settings(["steps=5"])
-    with pytest.raises(UserError, match="type bool, got 'yes'"):
+    with pytest.raises(UserError, match="compile needs true or false, got 'yes'"):
         parse_settings(["compile=yes"])
 
 

@@ -246,7 +246,7 @@ def test_levels_through_the_command_line(tmp_path):
     assert checkpoint(tmp_path / "run")["model_config"]["level_pools"] == [2, 1]
     result = command(*arguments(level_pool="2,1"), "--out", tmp_path / "other")
     assert result.exit_code == 2
-    assert result.stderr == "Error: level_pool: for several levels only; give levels, too\n"
+    assert result.stderr == "Error: level_pool: for several levels only; give --levels, too\n"
 
 
 def test_rate_and_distortion(runs, tmp_path):

@@ -101,5 +101,5 @@ def test_a_shared_scale_without_normalisation_is_refused(tmp_path):
     assert TrainConfig(shared_scale=context.params["shared_scale"]).model_config(1)["shared_scale"]
     result = command(*words, "--shared-scale", "--no-normalize-latents")
     assert result.exit_code == 2
-    assert "shared_scale does nothing without normalize_latents: leave it out" in result.stderr
+    assert "give --shared-scale or --no-normalize-latents, not both" in result.stderr
     assert not (tmp_path / "run").exists()

@@ -382,7 +382,7 @@ def test_cifar10_runs_are_trained_by_the_trainer_and_measured_each_epoch(tmp_pat
             "--set dataset has a meaning of its own",
         ),
         (["--data", "cifar10", "--set", "codebook-size=1"], "--set codebook_size=1: a study"),
-        (["--data", "cifar10", "--set", "colour=3"], "no option of train.py like"),
+        (["--data", "cifar10", "--set", "colour=3"], "train.py has no option 'colour'"),
         (["--data", "cifar10", "--set", "batch_size=0"], "batch_size"),
         (["--report-only"], "holds no run of a stability study"),
     ],

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from sklearn.datasets import load_digits
 
-from softvq import CodesPerToken, ConstantTemperature, CriticalFraction, DDCLCodebook, Schedule
+from softvq import (
+    CodesPerToken,
+    ConstantTemperature,
+    CriticalFraction,
+    DDCLCodebook,
+    DDCLEMCodebook,
+    Schedule,
+)
 from softvq.temperature import latent_spread, temperature_for
 
 
@@ -186,3 +193,16 @@ def test_latent_spread():
     p = torch.tensor([[0.0, 0.0], [2.0, 2.0]])
     assert latent_spread(z, p) == pytest.approx(((0 + 1) + (4 + 9)) / 2)
     assert latent_spread(p[:1], p[:1]) > 0
+
+
+@pytest.mark.parametrize("kind", [ConstantTemperature, CriticalFraction, CodesPerToken])
+def test_a_number_is_no_schedule(kind):
+    with pytest.raises(TypeError, match=r"follows a schedule, as Schedule\(2\.0\), got 0\.5"):
+        kind(0.5)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0, -1, Schedule(0.5)])
+@pytest.mark.parametrize("kind", [DDCLCodebook, DDCLEMCodebook])
+def test_a_number_is_no_controller(kind, temperature):
+    with pytest.raises(TypeError, match=r"must be a controller, as Constant.*, got"):
+        kind(8, 16, temperature=temperature)

@@ -71,14 +71,15 @@ def test_a_run_says_what_it_does_and_what_to_do_next(tmp_path):
         "256 training, 64 validation and 64 test images of patches (crops of"
     )
     assert lines[1] == f"run folder: {out}"
-    assert lines[3].split()[:4] == ["epoch", "loss", "soft", "argmax"]
-    assert [line.split()[0] for line in lines[4:6]] == ["1", "2"]
-    assert lines[6] == f"evaluate it: python -m eval report {out}"
-    assert lines[7] == f"watch it:    tensorboard --logdir {out}"
-    assert len(lines) == 8
+    assert lines[2] == "placing 16 prototypes by k-means"
+    assert lines[4].split()[:4] == ["epoch", "loss", "soft", "argmax"]
+    assert [line.split()[0] for line in lines[5:7]] == ["1", "2"]
+    assert lines[7] == f"evaluate it: python -m eval report {out}"
+    assert lines[8] == f"watch it:    tensorboard --logdir {out}"
+    assert len(lines) == 9
     assert json.loads((out / "config.json").read_text())["out"] == str(out)
     test = [line for line in metrics(out) if line["split"] == "test"][-1]
-    assert f"{test['mse_soft']:8.5f} {test['mse_argmax']:8.5f}" in lines[5]
+    assert f"{test['mse_soft']:8.5f} {test['mse_argmax']:8.5f}" in lines[6]
 
 
 def test_no_codebook_prints_its_table(tmp_path):

@@ -78,7 +78,10 @@ def check_together(config: Any) -> None:
         )
     _check_levels(config)
     if config.shared_scale and not config.normalize_latents:
-        raise UserError("shared_scale does nothing without normalize_latents: leave it out")
+        raise UserError(
+            "shared_scale is of the normalisation that normalize_latents false switches off: give "
+            "--shared-scale or --no-normalize-latents, not both"
+        )
     if config.lpips_weights and not config.perceptual_weight:
         raise UserError("lpips_weights does nothing without perceptual_weight: give both")
     if config.quantizer in PEERS and find_spec("vector_quantize_pytorch") is None:
@@ -118,7 +121,7 @@ def _check_levels(config: Any) -> None:
              "level_dropout": config.level_dropout or None}  # fmt: skip
     asked = [name for name, value in given.items() if value is not None]
     if config.level_count == 1 and asked:
-        raise UserError(f"{', '.join(asked)}: for several levels only; give levels, too")
+        raise UserError(f"{', '.join(asked)}: for several levels only; give --levels, too")
     if config.level_count > 1 and config.quantizer in LATTICES:
         raise UserError(
             f"{config.quantizer} has one level only: of vector-quantize-pytorch's there are "

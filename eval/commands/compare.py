@@ -13,8 +13,8 @@ from training.errors import UserError
 @click.command("compare")
 @click.option(
     "--quantizers", default="ddcl,vq-ema,vq", show_default=True,
-    help="Names of train.py --quantizer, with commas between; with options of their own, as "
-    "ddcl:paper or ddcl:balance=0:commitment=0.25.",
+    help="Names of train.py --quantizer, with commas between; with options of their own after "
+    "colons, as ddcl:balance=0:commitment=0.25, and ddcl:paper for that recipe.",
 )  # fmt: skip
 @click.option("--codebook-size", type=click.IntRange(1), default=512, show_default=True)
 @click.option("--codebook-dim", type=click.IntRange(1), default=64, show_default=True)
@@ -28,7 +28,8 @@ from training.errors import UserError
 )  # fmt: skip
 @click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE",
-    help="Any other option of train.py, for all runs; may be repeated.",
+    help="Any other option of train.py, for all runs; may be repeated. "
+    "Switches take true or false: augment=false.",
 )  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="At a time.")
 @click.option("--report-only", is_flag=True, help="Train nothing; report what is there.")
@@ -57,6 +58,11 @@ def command(
     except ValueError as error:
         raise UserError(f"--lrs must be numbers with commas between, got {lrs!r}") from error
     names = tuple(name.strip() for name in quantizers.split(","))
-    plan = Plan(names, given | parse_settings(settings), rates, seeds, out)
-    click.echo(table(run(plan, jobs=jobs, train=not report_only)))
-    click.echo(f"written to {out}")
+    others = parse_settings(settings)
+    for name in sorted(options.keys() & others):
+        flag = name.replace("_", "-")
+        raise UserError(f"compare has an option --{flag}: give that instead of --set {flag}")
+    plan = Plan(names, given | others, rates, seeds, out)
+    result = run(plan, jobs=jobs, train=not report_only)
+    click.echo(table(result))
+    click.echo(f"images: {result['dataset']}; written to {out}")

@@ -74,6 +74,22 @@ def test_parts_of_a_batch_of_unequal_token_counts_count_like_the_whole(codebook)
     torch.testing.assert_close(parts.state_dict(), whole.state_dict(), rtol=1e-5, atol=1e-6)
 
 
+def test_after_step_with_something_else_is_refused(codebook):
+    out = codebook(latents(codebook, 2, 30))
+    before = state_bytes(codebook)
+    for wrong, name in ((out.loss, "Tensor"), (tuple(out)[:3], "tuple"), (None, "NoneType")):
+        with pytest.raises(TypeError, match=rf"out = codebook\(z\): got a {name}"):
+            codebook.after_step(wrong)
+    assert state_bytes(codebook) == before
+
+
+def test_a_size_that_is_no_whole_number_is_refused(codebook):
+    with pytest.raises(TypeError, match=r"dim must be a whole number, got 8\.0"):
+        type(codebook)(8.0, 16)
+    with pytest.raises(TypeError, match="codebook_size must be a whole number, got '16'"):
+        type(codebook)(8, "16")
+
+
 def test_after_step_without_an_output_is_refused(codebook):
     before = state_bytes(codebook)
     with pytest.raises(TypeError, match="after_step"):
