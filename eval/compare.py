@@ -17,7 +17,7 @@ from training.errors import UserError
 from training.run_log import finite
 
 from .intervals import half_interval
-from .plan import Plan, diverged, finished, lines_of, saved_config, train_all
+from .plan import FREE, Plan, diverged, finished, lines_of, saved_config, train_all
 
 # What a run is compared by: (heading, key, format).
 FIGURES = (
@@ -60,7 +60,7 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
         raise UserError(f"no run below {plan.out / 'runs'} is finished: leave out --report-only")
     result = {
         "dataset": data_of(plan, sweeps),
-        "options": plan.options,
+        "options": {name: v for name, v in plan.options.items() if name not in FREE},
         "lrs": list(plan.lrs),
         "versions": versions(),
         "quantizers": {q: summary(plan, q, errors) for q, errors in sweeps.items()},
