@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -51,7 +54,11 @@ def test_neighbour_distances_against_scipy(codes, dim, most, seed):
     every = cdist(prototypes.double(), prototypes.double())
     np.fill_diagonal(every, np.inf)
     expected = every.min(axis=1)
-    chosen = np.linspace(0, codes - 1, min(codes, most)).round().astype(int)
+    steps = max(1, min(codes, most) - 1)
+    chosen = [
+        math.floor(Fraction(number * (codes - 1), steps) + Fraction(1, 2))
+        for number in range(min(codes, most))
+    ]
     np.testing.assert_allclose(
         neighbour_distances(prototypes, most), expected[chosen], rtol=1e-6, atol=1e-6
     )

@@ -138,7 +138,11 @@ def evenly(total: int, count: int) -> Tensor:
         >>> evenly(10, 4).tolist(), evenly(2, 4).tolist()
         ([0, 3, 6, 9], [0, 1])
     """
-    return torch.linspace(0, total - 1, min(total, count), dtype=torch.float64).round().long()
+    steps = min(total, count) - 1
+    if steps < 1:
+        return torch.zeros(steps + 1, dtype=torch.int64)
+    # Whole numbers: a half, which rounding may move to either side, always goes up.
+    return (2 * torch.arange(steps + 1) * (total - 1) + steps) // (2 * steps)
 
 
 def cell_side(model: ImageTokenizer, level: int) -> int:
