@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import torch
 
 from models import build_model
@@ -38,3 +41,9 @@ def level_of(indices, codebook_size, side=4, dim=2, seed=0):
         torch.randn(codebook_size, dim, generator=generator),
         side,
     )
+
+
+def spread(total: int, count: int) -> list[int]:
+    """``count`` of the numbers below ``total`` at equal distances, halves rounded up."""
+    gap = Fraction(total - 1, max(1, count - 1))
+    return [math.floor(number * gap + Fraction(1, 2)) for number in range(count)]

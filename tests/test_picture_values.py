@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from fractions import Fraction
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from picture_samples import LEVELS, images_of, model_of
+from picture_samples import LEVELS, images_of, model_of, spread
 from scipy.spatial.distance import cdist
 from sklearn.decomposition import PCA
 from sklearn.metrics import mutual_info_score
@@ -54,11 +51,7 @@ def test_neighbour_distances_against_scipy(codes, dim, most, seed):
     every = cdist(prototypes.double(), prototypes.double())
     np.fill_diagonal(every, np.inf)
     expected = every.min(axis=1)
-    steps = max(1, min(codes, most) - 1)
-    chosen = [
-        math.floor(Fraction(number * (codes - 1), steps) + Fraction(1, 2))
-        for number in range(min(codes, most))
-    ]
+    chosen = spread(codes, min(codes, most))
     np.testing.assert_allclose(
         neighbour_distances(prototypes, most), expected[chosen], rtol=1e-6, atol=1e-6
     )

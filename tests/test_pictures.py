@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from picture_samples import LEVELS, images_of, level_of, model_of
+from picture_samples import LEVELS, images_of, level_of, model_of, spread
 from PIL import Image
 from sklearn.decomposition import PCA
 
@@ -49,7 +49,7 @@ def test_patches_of_the_gallery_are_those_that_choose_the_code(side):
         chosen = (indices == own.code).nonzero().numpy()
         assert own.uses == len(chosen)
         assert len(own.patches) == len(own.tokens) == min(7, len(chosen))
-        places = np.linspace(0, len(chosen) - 1, len(own.tokens)).round().astype(int)
+        places = spread(len(chosen), len(own.tokens))
         for patch, (image, row, column) in zip(own.patches, chosen[places], strict=True):
             size = side + 2 * margin
             top, left = row * side, column * side
