@@ -75,13 +75,12 @@ def _train(config: TrainConfig, resume: bool) -> Path:
     data_dir = None if data_dir is None else os.path.abspath(data_dir)
     config = replace(config, dataset=splits.name, out=str(folder), data_dir=data_dir)
     state = load_checkpoint(folder / "last.pt") if resume else None
-    data = (
+    header = (
         f"{len(splits.train)} training, {len(splits.val)} validation and {len(splits.test)} test "
-        f"images of {splits.name} ({splits.source})"
+        f"images of {splits.name} ({splits.source})\nrun folder: {folder}"
     )
     if state is None:  # what follows may take minutes; a finished run has only that to say
-        say(data)
-        say(f"run folder: {folder}")
+        say(header)
         if config.kmeans_init and config.quantizer in OWN:
             say(f"placing {config.codebook_size} prototypes by k-means")
     try:
@@ -98,8 +97,7 @@ def _train(config: TrainConfig, resume: bool) -> Path:
     if rank() == 0:
         write_text(folder / "config.json", config.to_json())
     if state is not None:
-        say(data)
-        say(f"run folder: {folder}")
+        say(header)
     stopped_by = trainer.run()
     if stopped_by is not None:
         say(

@@ -10,7 +10,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import softvq
 from training.checkpoint import write_atomic, write_text
 from training.config import TrainConfig
 from training.errors import UserError
@@ -71,8 +70,8 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Of what decides the figures and is installed."""
-    found = {"softvq": softvq.__version__}
-    for package in ("torch", "vector-quantize-pytorch"):
+    found = {}
+    for package in ("softvq", "torch", "vector-quantize-pytorch"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found

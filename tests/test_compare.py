@@ -197,15 +197,20 @@ def test_a_comparison_that_cannot_be_is_refused_before_it_starts(tmp_path, train
     assert trained == []
 
 
-def test_a_rate_that_diverges_stops_no_other_and_is_not_tried_again(tmp_path, trained, monkeypatch):
+def diverge(monkeypatch, which):
+    """Runs of these configs lose their numbers in the first step."""
     real = Trainer._train_step
 
     def step(self, images):
-        if self.config.lr == 0.5:
+        if which(self.config):
             raise self._diverged("the loss became nan")
         return real(self, images)
 
     monkeypatch.setattr(Trainer, "_train_step", step)
+
+
+def test_a_rate_that_diverges_stops_no_other_and_is_not_tried_again(tmp_path, trained, monkeypatch):
+    diverge(monkeypatch, lambda config: config.lr == 0.5)
     plan = plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.5, 0.002), seeds=1)
     own = compare(plan)["quantizers"]["vq-ema"]
     assert own["sweep"]["0.5"] is None
@@ -222,14 +227,7 @@ def test_a_rate_that_diverges_stops_no_other_and_is_not_tried_again(tmp_path, tr
 
 
 def test_a_seed_that_diverges_is_said(tmp_path, trained, monkeypatch):
-    real = Trainer._train_step
-
-    def step(self, images):
-        if self.config.seed == 1:
-            raise self._diverged("the loss became nan")
-        return real(self, images)
-
-    monkeypatch.setattr(Trainer, "_train_step", step)
+    diverge(monkeypatch, lambda config: config.seed == 1)
     result = compare(plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.002,), seeds=3))
     own = result["quantizers"]["vq-ema"]
     assert own["diverged"] == [1]
