@@ -42,7 +42,7 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
         KeyboardInterrupt: After Ctrl-C, once the run is saved.
         SystemExit: After SIGTERM, once the run is saved, with status 143.
     """
-    from training.processes import process_group
+    from training.distributed import process_group
 
     with process_group():
         return _train(config, resume)
@@ -50,8 +50,8 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
 
 def _train(config: TrainConfig, resume: bool) -> Path:
     from training.checkpoint import load_checkpoint, write_text
-    from training.datasets import default_data_dir, load_splits
-    from training.processes import main_process_first, rank
+    from training.data.datasets import default_data_dir, load_splits
+    from training.distributed import main_process_first, rank
     from training.trainer import Trainer
 
     def say(text: str, err: bool = False) -> None:

@@ -12,10 +12,10 @@ from torch import Tensor
 from models import ImageTokenizer
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
-from training.datasets import ImageSplits, load_splits
+from training.data.datasets import ImageSplits, load_splits
 from training.devices import choose_device
 from training.errors import UserError
-from training.evaluate import is_tokenless
+from training.metrics import is_tokenless
 
 
 class Model(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from softvq import Codebook, CodebookOutput, StackOutput
-from softvq.codebook import after_step_of
+from softvq.codebooks.codebook import after_step_of
 
 from .shared_scale_norm import SharedScaleNorm
 

@@ -1,17 +1,17 @@
 """softvq: soft codebooks for generative models, with hard baselines and honest usage counts."""
 
-from .codebook import Codebook
-from .compressor import DocumentCompressor
-from .ddcl import DDCLCodebook
-from .ddcl_em import DDCLEMCodebook
+from .codebooks.codebook import Codebook
+from .codebooks.ddcl import DDCLCodebook
+from .codebooks.ddcl_em import DDCLEMCodebook
+from .codebooks.output import CodebookOutput, StackOutput
+from .codebooks.stack import CodebookStack
+from .codebooks.temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
+from .codebooks.vq import VQCodebook, VQEMACodebook
+from .documents.compressor import DocumentCompressor
+from .documents.readout import DDCLReadout, ReadoutOutput
 from .initialize import kmeans
 from .optim import two_timescale_groups
-from .output import CodebookOutput, StackOutput
-from .readout import DDCLReadout, ReadoutOutput
-from .stack import CodebookStack
-from .temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
 from .utilization import Utilization, UtilizationTracker
-from .vq import VQCodebook, VQEMACodebook
 
 __version__ = "0.1.0"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from .codebook import Codebook
+from .codebooks.codebook import Codebook
 
 
 def two_timescale_groups(model: nn.Module, lr: float, epsilon: float = 0.1) -> list[dict[str, Any]]:

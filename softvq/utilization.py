@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .distributed import summed
+from ._internal.distributed import summed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,10 +18,10 @@ from models.tokenizer import size_of
 from softvq import UtilizationTracker
 
 from .checkpoint import write_text
-from .datasets import to_float
+from .data.datasets import to_float
 from .errors import UserError
-from .evaluate import is_tokenless
-from .pictures import gini, lorenz_figure, sample_codebook, sample_pictures, suffixes
+from .figures import gini, lorenz_figure, sample_codebook, sample_pictures, suffixes
+from .metrics import is_tokenless
 
 SPLITS = ("train", "val", "test")
 
@@ -124,7 +124,7 @@ class RunLog:
         class_names: Sequence[str] | None,
         step: int,
     ) -> None:
-        """What :func:`training.pictures.sample_pictures` draws of validation images."""
+        """What :func:`training.figures.sample_pictures` draws of validation images."""
         sample = sample_codebook(model, images, labels)
         for name, figure in sample_pictures(model, sample, class_names=class_names).items():
             self.writers["val"].add_figure(f"pictures/{name}", figure, step)

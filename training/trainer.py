@@ -19,24 +19,24 @@ from tqdm import tqdm
 
 from models import ImageTokenizer, ImageTokenizerOutput
 from softvq import two_timescale_groups
-from softvq.distributed import summed, world_size
+from softvq._internal.distributed import summed, world_size
 
 from .checkpoint import mismatch, new_model, save_checkpoint
 from .config import TrainConfig
-from .datasets import ImageSplits
+from .data.datasets import ImageSplits
+from .data.feed import ImageFeed, draw_seed
 from .devices import choose_device
+from .distributed import mean_over_processes, rank
 from .errors import UserError
-from .evaluate import (
+from .figures import CLASS_NAMES
+from .losses import PerceptualDistance
+from .metrics import (
     code_figures,
     evaluate_split,
     finish_code_figures,
     is_tokenless,
     trackers_of,
 )
-from .image_feed import ImageFeed, draw_seed
-from .perceptual import PerceptualDistance
-from .pictures import CLASS_NAMES
-from .processes import mean_over_processes, rank
 from .run_log import RunLog, table_header, table_row
 
 GRID_IMAGES = 12

@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from eval.run import log_of_checkpoint, splits_of
 from models import ImageTokenizer
 from softvq import Codebook, DDCLCodebook, VQCodebook
 from softvq.functional import largest_variance, latent_covariance
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
-from training.datasets import to_float
+from training.data.datasets import to_float
 from training.devices import choose_device
 from training.errors import UserError
-from training.evaluate import is_tokenless
+from training.metrics import is_tokenless
 from training.options import LATTICES
 from training.run_log import read_metrics
 
-from ..run import log_of_checkpoint, splits_of
 from . import geometry, later, learning, state, temperature, usage
 from .finding import Finding, sorted_findings
 from .gradient import gradient_flow

@@ -1,0 +1,54 @@
+"""``python -m eval doctor``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from eval.cli.options import DATA_DIR, DEVICE, JSON, RUN
+from training.errors import UserError
+
+
+@click.command("doctor")
+@RUN
+@JSON
+@DATA_DIR
+@DEVICE
+@click.option(
+    "--images", type=click.IntRange(2), default=1000, show_default=True,
+    help="Sample of the data: half of it training, half validation images.",
+)  # fmt: skip
+@click.pass_context
+def command(
+    context: click.Context,
+    run: Path,
+    json_file: Path | None,
+    data_dir: str | None,
+    device: str,
+    images: int,
+) -> None:
+    """Say what is wrong with the codebook of RUN, a run folder or a checkpoint, and what to change.
+
+    Exit status 1 when something is severe, 0 otherwise, 2 for a wrong call.
+    """
+    from eval.doctor import diagnose, format_findings, is_severe, to_json
+    from training.checkpoint import write_text
+
+    try:
+        findings = diagnose(run, data_dir=data_dir, device=device, images=images)
+        click.echo(format_findings(findings))
+        if json_file is not None:
+            write_text(json_file, json.dumps(to_json(findings), indent=2) + "\n")
+            click.echo(f"written to {json_file}")
+    except (UserError, OSError) as error:
+        # Status 1 is a diagnosis, and a damaged checkpoint is none.
+        raise UserError(str(error)) from error
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{run} cannot be examined ({type(error).__name__}: {reason:.200}); if it is a run of "
+            "this version, this is a defect of the doctor: please report it"
+        ) from error
+    context.exit(int(is_severe(findings)))

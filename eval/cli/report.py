@@ -1,0 +1,88 @@
+"""``python -m eval report``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from eval.cli.options import DATA_DIR, DEVICE, JSON, LIMIT_TEST, RUN
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command("report")
+@RUN
+@JSON
+@click.option("--html", "html_file", type=FILE, help="Write one page with pictures and advice.")
+@DATA_DIR
+@LIMIT_TEST
+@DEVICE
+@click.option("--batch-size", type=click.IntRange(1), default=256, show_default=True)
+@click.option(
+    "--refit-steps", type=click.IntRange(0), default=200, show_default=True,
+    help="Refit a copy of the decoder to the tokens for so many steps; 0 leaves it out.",
+)  # fmt: skip
+@click.option(
+    "--lpips", type=click.Choice(["squeeze", "alex", "vgg"]), help="Measure LPIPS with this net."
+)
+@click.option("--lpips-weights", type=FILE, help="Its torchvision weights; else downloaded.")
+@click.option(
+    "--lpips-resize", type=click.IntRange(16), metavar="SIDE", help="Scale images for it."
+)
+@click.option("--fid", is_flag=True, help="Measure rFID.")
+@click.option("--inception-weights", type=FILE, help="FID's InceptionV3; else downloaded.")
+@click.option(
+    "--resnet56-weights", type=FILE, help="A CIFAR-10 ResNet-56: measure rfd_resnet56 with it."
+)
+def command(
+    run: Path,
+    json_file: Path | None,
+    html_file: Path | None,
+    data_dir: str | None,
+    limit_test: int | None,
+    device: str,
+    batch_size: int,
+    refit_steps: int,
+    **judges: Any,
+) -> None:
+    """Figures of RUN, a run folder (its best.pt) or a checkpoint, on the test split."""
+    from eval.doctor import diagnose
+    from eval.report.evaluate import ImageErrors, evaluate_run
+    from eval.report.html_run import write_run_page
+    from eval.report.judges import Judges
+    from eval.report.text import format_report
+    from training.checkpoint import check_target, write_text
+
+    check_target(json_file, "--json")
+    check_target(html_file, "--html")
+    errors = ImageErrors()
+    figures = evaluate_run(
+        run,
+        data_dir=data_dir,
+        limit_test=limit_test,
+        device=device,
+        batch_size=batch_size,
+        refit_steps=refit_steps,
+        judges=Judges(**judges),
+        observers=[errors],
+    )
+    click.echo(format_report(figures))
+    if json_file is not None:
+        text = json.dumps(figures, indent=2) + "\n"
+        write_text(json_file, text)
+        click.echo(f"written to {json_file}")
+    if html_file is not None:
+        write_run_page(
+            html_file,
+            run,
+            figures,
+            diagnose(run, data_dir=data_dir, device=device),
+            data_dir=data_dir,
+            limit_test=limit_test,
+            device=device,
+            errors=errors.values(),
+        )
+        click.echo(f"written to {html_file}")

@@ -1,0 +1,1 @@
+"""Images to tokens on disk, and back."""

@@ -1,0 +1,305 @@
+"""Images to a file of tokens, and back, by a trained run."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from eval.codec.format import (
+    ImageEntry,
+    TokenFile,
+    TokenFileError,
+    check_model,
+    frequency_table,
+    from_bytes,
+    to_bytes,
+)
+from eval.codec.tiles import (
+    Size,
+    boxes,
+    chunks,
+    cut,
+    groups,
+    padded,
+    paste,
+    pixels_of,
+    tile_sizes,
+    to_picture,
+)
+from eval.run import Model
+from models import ImageTokenizer
+from training.checkpoint import write_atomic
+from training.data.datasets import to_float
+from training.data.image_folder import find_images, open_image
+from training.errors import UserError
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """What a compression made.
+
+    Attributes:
+        images: Number of images.
+        pixels: Of all images together.
+        size: Bytes of the file.
+        bound: Bytes that the tokens alone cost under the counts used.
+        alphas: Images whose transparency was left out.
+    """
+
+    images: int
+    pixels: int
+    size: int
+    bound: float
+    alphas: int
+
+
+def compress(
+    model: Model, paths: Sequence[Path], out: Path, *, levels: int | None = None
+) -> Compressed:
+    """Write the tokens of images to a file.
+
+    Args:
+        model: A trained model, and its counts.
+        paths: Image files, and folders of them.
+        out: The file; an older one is replaced once the new one is whole.
+        levels: The first so many levels; all by default.
+
+    Raises:
+        UserError: If there is no image, one cannot be read, ``out`` is one of them, or there are
+            not so many levels.
+    """
+    found = named(paths)
+    for _, path in found:
+        if out.resolve() == path.resolve():
+            raise UserError(f"{out} is one of the images: give another file with -o")
+    alphas = 0
+
+    def opened() -> Iterator[Image.Image]:
+        nonlocal alphas
+        for _, path in found:
+            picture = open_image(path)
+            alphas += "A" in picture.getbands()
+            yield picture
+
+    data = encode(opened(), [name for name, _ in found], model, levels=levels)
+    content = to_bytes(data)
+    write_atomic(out, lambda file: file.write(content))
+    return Compressed(
+        images=len(found),
+        pixels=sum(image.width * image.height for image in data.images),
+        size=len(content),
+        bound=data.bound() / 8,
+        alphas=alphas,
+    )
+
+
+def decompress(model: Model, file: Path, folder: Path, *, levels: int | None = None) -> list[Path]:
+    """Write the pictures of a file as PNG.
+
+    Args:
+        model: The model that made the file.
+        file: What :func:`compress` wrote.
+        folder: Where the pictures go; existing files are never replaced.
+        levels: The first so many levels; all that the file has by default.
+
+    Returns:
+        The pictures, in the file's order.
+
+    Raises:
+        TokenFileError: If the file is damaged, foreign, or of another model.
+        UserError: If a picture exists already, or there are not so many levels.
+    """
+    try:
+        data = from_bytes(file.read_bytes(), model=model.hash)
+        names = picture_names([image.name for image in data.images])
+    except TokenFileError as error:
+        raise TokenFileError(f"{file}: {error}") from error
+    targets = [folder / name for name in names]
+    there = [target for target in targets if target.exists()]
+    if there:
+        raise UserError(f"{there[0]} exists already; give another folder with -o, or move it away")
+    for target, picture in zip(targets, decode(data, model, levels=levels), strict=True):
+        write_atomic(target, functools.partial(picture.save, format="PNG"))
+    return targets
+
+
+@torch.no_grad()
+def encode(
+    pictures: Iterable[Image.Image],
+    names: Sequence[str],
+    model: Model,
+    *,
+    levels: int | None = None,
+) -> TokenFile:
+    """Tokens of pictures of any size, a few pictures at a time.
+
+    Args:
+        pictures: Of any mode; those without colour come back without.
+        names: As many.
+        model: The trained model.
+        levels: The first so many levels; all by default.
+
+    Raises:
+        UserError: If there are not so many levels.
+    """
+    network = model.network
+    count = check_levels(levels, len(network.levels))
+    entries: list[ImageEntry] = []
+    tokens: list[list[Tensor]] = [[torch.zeros(0, dtype=torch.int64)] for _ in range(count)]
+    for chunk in chunks(pictures):
+        tiles = [tile for picture in chunk for tile in cut(picture.convert("RGB"))]
+        left = iter(_tile_tokens(tiles, model, count))
+        for picture in chunk:
+            own = [next(left) for _ in boxes(picture.size)]
+            lengths = tuple(sum(len(tile[n]) for tile in own) for n in range(count))
+            mode = "L" if picture.mode in ("1", "L", "LA") else "RGB"
+            name = names[len(entries)]
+            entries.append(ImageEntry(name, picture.width, picture.height, mode, lengths))
+            for n, level in enumerate(tokens):
+                level += [tile[n] for tile in own]
+    return TokenFile(
+        model=model.hash,
+        codebook_sizes=tuple(level.codebook_size for level in network.levels[:count]),
+        tables=tuple(frequency_table(counts.numpy()) for counts in model.counts[:count]),
+        images=tuple(entries),
+        tokens=tuple(torch.cat(level).numpy() for level in tokens),
+    )
+
+
+def _tile_tokens(tiles: Sequence[Image.Image], model: Model, count: int) -> list[list[Tensor]]:
+    """For each tile its tokens on each level, flat."""
+    network = model.network
+    coded: list[list[Tensor]] = [[] for _ in tiles]
+    for group in groups([padded(tile.size, network.stride) for tile in tiles]):
+        batch = torch.stack([pixels_of(tiles[n], network.stride) for n in group])
+        parts = network.split(network.tokens(to_float(batch.to(model.device))))[:count]
+        for place, number in enumerate(group):
+            coded[number] = [part[place].flatten().cpu() for part in parts]
+    return coded
+
+
+@torch.no_grad()
+def decode(data: TokenFile, model: Model, *, levels: int | None = None) -> Iterator[Image.Image]:
+    """Pictures of a file in its order, a few decoded at a time.
+
+    Raises:
+        TokenFileError: If another model made it.
+        UserError: If it has not so many levels.
+    """
+    network = model.network
+    check_model(data.model, model.hash)
+    count = check_levels(levels, len(data.codebook_sizes))
+    grids = [
+        network.grids(height, width)[:count]
+        for image in data.images
+        for width, height in tile_sizes(image.size, network.stride)
+    ]
+    tokens = [
+        _split(part, [grid[n] for grid in grids]) for n, part in enumerate(data.tokens[:count])
+    ]
+    return _pictures(data, [list(own) for own in zip(*tokens, strict=True)], network, model.device)
+
+
+@torch.no_grad()
+def _pictures(
+    data: TokenFile, tokens: list[list[Tensor]], network: ImageTokenizer, device: torch.device
+) -> Iterator[Image.Image]:
+    """Pictures from the tokens (h_l, w_l) of each tile."""
+    left = iter(tokens)
+    for chunk in chunks(data.images):
+        sizes = [size for image in chunk for size in tile_sizes(image.size, network.stride)]
+        own = [next(left) for _ in sizes]
+        tiles = [Image.new("RGB", (1, 1))] * len(sizes)
+        for group in groups(sizes):
+            width, height = sizes[group[0]]
+            batch = [
+                torch.stack(level).to(device)
+                for level in zip(*(own[number] for number in group), strict=True)
+            ]
+            decoded = network.decode_tokens(batch, (height, width)).mul(255).round().byte().cpu()
+            for number, picture in zip(group, decoded, strict=True):
+                tiles[number] = to_picture(picture)
+        ready = iter(tiles)
+        for image in chunk:
+            own_tiles = [next(ready) for _ in boxes(image.size)]
+            yield paste(image.size, own_tiles).convert(image.mode)
+
+
+def _split(tokens: NDArray[np.int64], grids: list[Size]) -> list[Tensor]:
+    """Tokens of a level as (h, w) for each tile."""
+    lengths = [height * width for height, width in grids]
+    if sum(lengths) != len(tokens):
+        raise TokenFileError("it has not as many tokens as its images need of this model")
+    parts = torch.from_numpy(tokens).split(lengths)
+    return [part.view(grid) for part, grid in zip(parts, grids, strict=True)]
+
+
+def check_levels(levels: int | None, there: int) -> int:
+    """How many levels to take.
+
+    Raises:
+        UserError: If there are not so many.
+    """
+    if levels is not None and not 1 <= levels <= there:
+        raise UserError(f"--levels must lie between 1 and {there}, got {levels}")
+    return levels or there
+
+
+def named(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Image files under the names they get: relative to their folder, or their own.
+
+    Raises:
+        UserError: If there is none, or a path does not exist.
+    """
+    found: list[tuple[str, Path]] = []
+    for path in paths:
+        if path.is_dir():
+            found += [(file.relative_to(path).as_posix(), file) for file in find_images(path)]
+        elif path.is_file():
+            found.append((path.name, path))
+        else:
+            raise UserError(f"no {path}: give image files, or folders of them")
+    # A picture that was given twice, as itself and in its folder, is coded once.
+    once: dict[Path, tuple[str, Path]] = {}
+    for name, path in found:
+        once.setdefault(path.resolve(), (name, path))
+    return list(once.values())
+
+
+def picture_names(names: Sequence[str]) -> list[PurePosixPath]:
+    """Names of the decoded pictures: PNG, inside the folder, no two alike on any file system.
+
+    Raises:
+        TokenFileError: If a name would lead out of the folder.
+
+    Example:
+        >>> [str(name) for name in picture_names(["a.jpg", "b/a.png", "A.png", "12:30.png"])]
+        ['a.png', 'b/a.png', 'A-2.png', '12_30.png']
+    """
+    paths = []
+    for name in names:
+        # No separators to other systems' eyes, nor what names may not hold there.
+        path = PurePosixPath(re.sub(r'[\\:*?"<>|\x00-\x1f]', "_", name))
+        if path.is_absolute() or ".." in path.parts or not path.name:
+            raise TokenFileError(f"the name {name!r} in it may lead out of the folder")
+        paths.append(path.with_suffix(".png"))
+    taken = {str(parent).casefold() for path in paths for parent in path.parents}
+    numbers: dict[str, int] = {}
+    pictures = []
+    for path in paths:
+        picture, plain = path, str(path).casefold()
+        while str(picture).casefold() in taken:
+            numbers[plain] = numbers.get(plain, 1) + 1
+            picture = path.with_stem(f"{path.stem}-{numbers[plain]}")
+        taken.add(str(picture).casefold())
+        pictures.append(picture)
+    return pictures

@@ -1,0 +1,1 @@
+"""Several quantizers under one budget."""

@@ -1,0 +1,258 @@
+"""Plan: the runs of a comparison, and how they are trained once and only once."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from training.checkpoint import new_model
+from training.config import TrainConfig
+from training.errors import UserError
+from training.options import check_given
+from training.run_log import read_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+# What a comparison itself sets.
+RESERVED = {"quantizer", "recipe", "lr", "seed", "epochs", "steps", "out"}
+# The error of a run that lost its numbers: see Trainer.
+DIVERGED = r"Error: .*(the loss became|overflowed).* at step \d+"
+# What train.py says at the end, whatever happened.
+HINTS = r"(evaluate|watch) it: "
+# What may differ between what was asked for and what a folder holds.
+FREE = {"out", "data_dir", "device"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A comparison.
+
+    Attributes:
+        quantizers: Names, as ``train.py --quantizer`` has them, with options of their own:
+            ``ddcl:paper`` is ``ddcl`` with ``--recipe paper``, ``ddcl:balance=0:init=random`` with
+            these.
+        options: Of every run: fields of :class:`TrainConfig`.
+        lrs: Learning rates to sweep on the first seed; the validation split chooses.
+        seeds: Number of seeds, from 0.
+        out: The folder.
+    """
+
+    quantizers: tuple[str, ...]
+    options: dict[str, Any]
+    lrs: tuple[float, ...]
+    seeds: int
+    out: Path
+
+    def config(self, quantizer: str, lr: float, seed: int) -> TrainConfig:
+        """The options of one run."""
+        name, *parts = quantizer.split(":")
+        own = {
+            "quantizer": name,
+            "lr": lr,
+            "seed": seed,
+            "out": str(self.folder(quantizer, lr, seed)),
+        }
+        for part in parts:
+            own |= parse_settings([part]) if "=" in part else {"recipe": part}
+        return TrainConfig(**(self.options | own))
+
+    def folder(self, quantizer: str, lr: float, seed: int) -> Path:
+        """Its run folder."""
+        name = re.sub(r"[^\w.]+", "-", quantizer)
+        return self.out / "runs" / f"{name}-lr{lr:g}-seed{seed}"
+
+    def check(self) -> None:
+        """Refuse a comparison that could not be trained, before any of it is.
+
+        Raises:
+            UserError: If a name, an option or a value is wrong, or does nothing for a quantizer, or
+                if two runs would share a folder.
+        """
+        folders = [str(self.folder(q, lr, 0)) for q in self.quantizers for lr in self.lrs]
+        if len(set(folders)) < len(folders):
+            raise UserError(
+                f"each quantizer and each learning rate once, got {','.join(self.quantizers)} and "
+                f"{','.join(f'{lr:g}' for lr in self.lrs)}"
+            )
+        defaults = {spec.name: spec.default for spec in fields(TrainConfig)}
+        for quantizer, lr in itertools.product(self.quantizers, self.lrs):
+            config = self.config(quantizer, lr, 0)
+            given = {n: v for n, v in asdict(config).items() if v != defaults[n]}
+            try:
+                check_given(config, given)
+            except UserError as error:
+                raise UserError(
+                    f"{error}; or give it to one quantizer alone, as in vq-ema:decay=0.9"
+                ) from error
+
+
+def train_all(runs: Sequence[tuple[str, float, int]], plan: Plan, jobs: int) -> None:
+    """Train the runs that have not ended, several at a time.
+
+    A run that diverges has ended: it is no reason to stop the others.
+
+    Raises:
+        UserError: If a folder holds another run, or options make no model, before any is trained;
+            or at the end, if one failed.
+    """
+    waiting = [r for r in runs if not finished(plan, *r) and not diverged(plan.folder(*r))]
+    for quantizer in {quantizer for quantizer, *_ in waiting}:
+        new_model(plan.config(quantizer, plan.lrs[0], 0).model_config(total_steps=1))
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    with ThreadPoolExecutor(jobs) as pool:
+        failed = [
+            folder
+            for folder in pool.map(lambda run: _train_one(plan, run, threads), waiting)
+            if folder
+        ]
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(waiting)} runs failed, the first {failed[0]}, with "
+            f"{_last_line(failed[0])!r}: mend it and call again; what is done is not trained again"
+        )
+
+
+def _last_line(folder: Path) -> str:
+    """What a run said last, without the hints of a run that did not fail."""
+    lines = (folder / "train.log").read_text(errors="replace").splitlines()
+    told = [line.strip() for line in lines if line.strip() and not re.match(HINTS, line)]
+    return told[-1] if told else "nothing in train.log"
+
+
+def _train_one(plan: Plan, run: tuple[str, float, int], threads: int) -> Path | None:
+    """Train or go on; the folder if that failed."""
+    folder = plan.folder(*run)
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "last.pt").exists():
+        words = ["--resume", "--out", str(folder)]
+    else:
+        words = as_words(plan.config(*run))
+    print(f"training {folder.name}", file=sys.stderr)
+    environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
+    with (folder / "train.log").open("a") as log:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "train.py"), *words],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+    if done.returncode and diverged(folder):
+        print(f"{folder.name} diverged", file=sys.stderr)
+        return None
+    return None if done.returncode == 0 and finished(plan, *run) else folder
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """Options of ``train.py`` as fields of its config.
+
+    Raises:
+        UserError: If one is not NAME=VALUE, or there is no such option, or no such value.
+
+    Example:
+        >>> parse_settings(["hidden-channels=48", "augment=false"])
+        {'hidden_channels': 48, 'augment': False}
+    """
+    kinds = {spec.name: str(spec.type).removesuffix(" | None") for spec in fields(TrainConfig)}
+    readers: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "bool": _truth}
+    given: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        name = name.replace("-", "_")
+        if name in RESERVED:
+            raise UserError(
+                f"{name} is what the command itself sets, got {setting!r}: see its --help (in "
+                "compare a recipe is given as ddcl:paper)"
+            )
+        if name not in kinds:
+            near = difflib.get_close_matches(name, kinds, n=1)
+            hint = f"did you mean {near[0].replace('_', '-')}?" if near else "see train.py --help"
+            raise UserError(f"train.py has no option {name.replace('_', '-')!r}: {hint}")
+        if not equals:
+            raise UserError(f"options are given as NAME=VALUE, got {setting!r}")
+        try:
+            given[name] = readers.get(kinds[name], str)(text)
+        except ValueError as error:
+            kind = "true or false" if kinds[name] == "bool" else f"a value of type {kinds[name]}"
+            raise UserError(f"{name} needs {kind}, got {text!r}") from error
+    return given
+
+
+def _truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"
+
+
+def as_words(config: TrainConfig) -> list[str]:
+    """A config as options of ``train.py``; those at their default are left out."""
+    words = []
+    for spec in fields(config):
+        value = getattr(config, spec.name)
+        flag = f"--{spec.name.replace('_', '-')}"
+        if value == spec.default:
+            continue
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        else:
+            words += [flag, str(value)]
+    return words
+
+
+def finished(plan: Plan, quantizer: str, lr: float, seed: int) -> bool:
+    """Whether a run has ended.
+
+    Raises:
+        UserError: If its folder holds a run of other options.
+    """
+    folder = plan.folder(quantizer, lr, seed)
+    if not (folder / "config.json").exists():
+        return False
+    saved = saved_config(folder)
+    asked = asdict(plan.config(quantizer, lr, seed))
+    for name, value in asked.items():
+        if name in FREE or (name == "dataset" and value == "auto"):
+            continue
+        if name not in saved:
+            raise UserError(f"{folder} was trained by a version without {name}: give another --out")
+        if saved[name] != value:
+            raise UserError(
+                f"{folder} was trained with {name} {saved[name]}, this comparison asks for "
+                f"{value}: give another --out"
+            )
+    return len(lines_of(folder, "test")) >= asked["epochs"]
+
+
+def lines_of(folder: Path, split: str) -> list[dict[str, Any]]:
+    """The lines of a split, one for each epoch."""
+    path = folder / "metrics.jsonl"
+    lines = read_metrics(path) if path.exists() else []
+    return [line for line in lines if line["split"] == split]
+
+
+def saved_config(folder: Path) -> dict[str, Any]:
+    """The options that a run folder was trained with.
+
+    Raises:
+        UserError: If they cannot be read.
+    """
+    try:
+        saved: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise UserError(f"{folder}/config.json is damaged ({error}): remove the folder") from error
+    return saved
+
+
+def diverged(folder: Path) -> bool:
+    """Whether a run ended by losing its numbers, as it would again."""
+    log = folder / "train.log"
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return any(re.match(DIVERGED, line) for line in lines[-5:])

@@ -1,0 +1,1 @@
+"""One run: figures, gap, page."""

@@ -1,0 +1,180 @@
+"""What is lost between a soft code and its token, measured and bounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eval.report.top_k import top_k_codes, top_of
+from models import ImageTokenizer
+from models.tokenizer import size_of
+from softvq import CodebookOutput, DDCLCodebook, StackOutput
+from softvq._internal.distributed import widest_dtype
+from softvq.attention import soft_quantize_attention
+from training.metrics import Decoder
+
+TOP = (8, 4, 2)
+# What a row of the table has, where the metric was measured.
+METRICS = ("mse", "psnr", "psnr_global", "lpips")
+
+
+class GapMeter:
+    """The same checkpoint decoded soft, from the k nearest prototypes, and from tokens.
+
+    Args:
+        model: In eval mode.
+        refit: A copy whose decoder was refit to the tokens, or None.
+
+    Attributes:
+        decoders: For :func:`training.metrics.evaluate_split`.
+    """
+
+    def __init__(self, model: ImageTokenizer, refit: ImageTokenizer | None = None) -> None:
+        self.model = model
+        self.levels = [
+            LevelGap(level) if isinstance(level, DDCLCodebook) else None for level in model.levels
+        ]
+        self.decoders: dict[str, Decoder] = {}
+        smallest = min(level.codebook_size for level in model.levels)
+        if any(self.levels):
+            for k in TOP:
+                if k < smallest:
+                    self.decoders[f"top_{k}"] = _top_decoder(model, k)
+        if refit is not None:
+            self.decoders["refit"] = lambda images, tokens: refit.decode_tokens(
+                tokens, size_of(images)
+            )
+
+    @property
+    def extra(self) -> set[str]:
+        """Names of the figures that these decoders add to those of a split."""
+        return {f"{metric}_{name}" for metric in METRICS for name in self.decoders}
+
+    def observe(
+        self, images: Tensor, code: CodebookOutput | StackOutput, recons: Mapping[str, Tensor]
+    ) -> None:
+        """Count the tokens of a batch; an observer of :func:`training.metrics.evaluate_split`."""
+        for gap, out in zip(self.levels, code.levels, strict=True):
+            if gap is not None:
+                gap.update(out)
+
+    def rows(self, figures: Mapping[str, Any], tokens: list[int]) -> list[dict[str, Any]]:
+        """The table: a row for each way to decode.
+
+        Args:
+            figures: Of :func:`training.metrics.evaluate_split` with these decoders.
+            tokens: Tokens of an image on each level.
+
+        Returns:
+            Dicts with ``decode``, :data:`METRICS` (None where not measured), and bits per token:
+            ``bits_log2_k`` and ``bits_entropy`` (of the counts) for tokens, ``bits_assignment``,
+            the mean entropy of the (renormalised) assignment, for all: a mix of k prototypes is no
+            k log2 K bits, for its weights are real numbers.
+        """
+        levels = figures.get("levels", [figures])
+        mean = _mean_over(tokens)
+        fixed = {
+            "bits_log2_k": mean([math.log2(level.codebook_size) for level in self.model.levels]),
+            "bits_entropy": mean([math.log2(max(level["perplexity"], 1)) for level in levels]),
+            "bits_assignment": 0.0,
+        }
+        soft = mean([math.log2(level["codes_per_token"]) for level in levels])
+        rows = []
+        if any(self.levels):
+            rows.append(_row("soft", "soft", figures) | {"bits_assignment": soft})
+        for name in self.decoders:
+            if name.startswith("top_"):
+                k = name.removeprefix("top_")
+                bits = [gap.compute()["top_k_bits"][k] if gap else 0.0 for gap in self.levels]
+                row = _row(f"top-{k}", name, figures)
+                rows.append(row | {"bits_assignment": mean(bits)})
+        rows.append(_row("argmax", "argmax", figures) | fixed)
+        if "refit" in self.decoders:
+            rows.append(_row("argmax, decoder refit", "refit", figures) | fixed)
+        return rows
+
+    def level_figures(self) -> list[dict[str, Any] | None]:
+        """:meth:`LevelGap.compute` of each level; None for hard ones."""
+        return [None if gap is None else gap.compute() for gap in self.levels]
+
+
+class LevelGap:
+    """Sums over tokens of what a level loses by its tokens, with the bounds on it.
+
+    Args:
+        level: A soft codebook.
+    """
+
+    def __init__(self, level: DDCLCodebook) -> None:
+        self.level = level
+        self.sums = torch.zeros(0)
+        self.tokens = 0
+
+    def update(self, out: CodebookOutput) -> None:
+        """Count the tokens of a forward pass.
+
+        Args:
+            out: Of this level, with its soft codes.
+        """
+        level = self.level
+        top = top_of(level, out, max(TOP))
+        kept = out.indices.flatten() >= 0
+        q, indices = top.q[kept], top.indices[kept]
+        z = out.latents[kept]
+        axis = 1 if level.channel_first else -1
+        soft = out.quantized.movedim(axis, -1).reshape(-1, level.dim)[kept]
+        prototypes = level.codebook[indices[:, 0]]
+        temperature = level.temperature.to(z.dtype)
+        variance = soft_quantize_attention(z, level.codebook.to(z.dtype), temperature).variance
+        distance = (prototypes - soft).square().sum(dim=1)
+        gap = (z - prototypes).square().sum(dim=1) - (z - soft).square().sum(dim=1)
+        columns = [distance, variance / q[:, 0], gap, variance, q[:, 0]]
+        for k in TOP:
+            share = q[:, :k] / q[:, :k].sum(dim=1, keepdim=True)
+            columns.append(-(share * share.clamp_min(1e-30).log2()).sum(dim=1))
+        wide = widest_dtype(z.device)
+        sums = torch.stack([column.to(wide).sum() for column in columns]).cpu()
+        self.sums = sums if not self.tokens else self.sums + sums
+        self.tokens += len(z)
+
+    def compute(self) -> dict[str, Any]:
+        """Means over tokens, distances over the D elements of a vector as all losses are.
+
+        Returns:
+            ``argmax_distance``, ``|p_argmax - zbar|^2``, bounded by ``argmax_distance_bound``,
+            V / q_max; ``error_added``, ``d_min - L_OLS``, which ``variance`` bounds; ``largest_q``;
+            ``top_k_bits`` by k: entropy of the renormalised mix.
+        """
+        means = (self.sums / max(self.tokens, 1)).tolist()
+        names = ("argmax_distance", "argmax_distance_bound", "error_added", "variance")
+        figures: dict[str, Any] = {
+            name: value / self.level.dim for name, value in zip(names, means, strict=False)
+        }
+        figures["largest_q"] = means[4]
+        figures["top_k_bits"] = dict(zip(map(str, TOP), means[5:], strict=True))
+        return figures
+
+
+def _top_decoder(model: ImageTokenizer, k: int) -> Decoder:
+    def decode(images: Tensor, tokens: list[Tensor]) -> Tensor:
+        with top_k_codes(model, k):
+            recon: Tensor = model(images).recon.clamp(0, 1)
+        return recon
+
+    return decode
+
+
+def _row(label: str, name: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    bits = dict.fromkeys(("bits_log2_k", "bits_entropy", "bits_assignment"))
+    row: dict[str, Any] = {"decode": label}
+    row |= {metric: figures.get(f"{metric}_{name}") for metric in METRICS}
+    return row | bits
+
+
+def _mean_over(tokens: list[int]) -> Any:
+    """Means of figures of levels, weighted by their tokens."""
+    return lambda values: sum(n * v for n, v in zip(tokens, values, strict=True)) / sum(tokens)

@@ -1,0 +1,1 @@
+"""The studies of the source paper, each a folder with its question, code and results."""

@@ -1,0 +1,1 @@
+"""A codebook as the readout of a transformer."""

@@ -1,0 +1,1 @@
+"""Orbits of satellites, clustered."""

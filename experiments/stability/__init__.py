@@ -1,0 +1,1 @@
+"""When prototypes collapse."""

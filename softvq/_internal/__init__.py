@@ -1,0 +1,1 @@
+"""Private parts that the public modules share."""

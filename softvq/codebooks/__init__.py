@@ -1,0 +1,1 @@
+"""Codebooks, stacks of them, and what they return."""

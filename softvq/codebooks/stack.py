@@ -1,0 +1,310 @@
+"""CodebookStack: several codebooks, each coding what those before it left over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from .._internal.latents import compute_dtype, vectors_last, with_masks
+from .._internal.pooling import grid_shape, pool, unpool
+from ..serialization import Pretrained
+from .codebook import Codebook, after_step_of
+from .output import StackOutput
+
+
+class CodebookStack(Pretrained, nn.Module):
+    """Codebooks of several levels; the code is the sum of theirs.
+
+    Level l averages what the levels before it left over into blocks of ``pools[l]`` places along
+    every axis, codes the averages, and spreads each code over its block. ``pools`` all 1 is
+    residual quantisation (Juang and Gray, 1982), falling ones a pyramid, coarse first. The first
+    levels alone are a coarser code of the whole: ``decode(indices[:l])``.
+
+    A soft level leaves over what its *soft* code leaves, so that the derivative is exact. ``hard``
+    codes, :meth:`encode` and hence all tokens follow the argmax prototypes instead: each level
+    then corrects the one before. Straight-through levels see the codes before them as constants in
+    their losses, and pass the decoder's gradient on to the latents once, not once a level.
+
+    Args:
+        levels: Codebooks of equal ``dim``, each with ``channel_first=False``: the layout is the
+            stack's.
+        pools: A factor for each level, at least 1; all 1 by default. Latents then need a batch
+            axis and one to pool.
+        level_dropout: Probability, in training, that an item of the batch keeps a prefix of the
+            levels only, its length drawn evenly from 1 to L - 1: so that prefixes are good. The
+            dropped levels do not see the item, and its indices there are -1.
+        channel_first: Latents are (B, D, ...) instead of (..., D).
+
+    Raises:
+        ValueError: If levels and pools do not fit together, or a value is out of range.
+
+    Example:
+        >>> from softvq import DDCLCodebook
+        >>> stack = CodebookStack([DDCLCodebook(8, 16), DDCLCodebook(8, 32)], pools=[2, 1])
+        >>> z = torch.randn(4, 6, 6, 8)
+        >>> stack.initialize(z)
+        >>> out = stack(z)
+        >>> [tuple(indices.shape) for indices in out.indices]
+        [(4, 3, 3), (4, 6, 6)]
+        >>> coarse = stack.decode(stack.encode(z)[:1])
+        >>> tuple(coarse.shape)
+        (4, 6, 6, 8)
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[Codebook],
+        pools: Sequence[int] | None = None,
+        *,
+        level_dropout: float = 0.0,
+        channel_first: bool = False,
+    ) -> None:
+        super().__init__()
+        pools = tuple(pools) if pools is not None else (1,) * len(levels)
+        if not levels or len(pools) != len(levels) or min(pools) < 1:
+            raise ValueError(
+                "a stack needs at least one level, and for each a pooling factor of at least 1; "
+                f"got {len(levels)} levels and pools {pools}"
+            )
+        if len({level.dim for level in levels}) > 1 or any(lv.channel_first for lv in levels):
+            raise ValueError(
+                "all levels need the same dim, and channel_first=False (give it to the stack); got "
+                f"dims {[level.dim for level in levels]} and channel_first "
+                f"{[level.channel_first for level in levels]}"
+            )
+        if len(set(map(id, levels))) < len(levels):
+            raise ValueError("each level needs a codebook of its own, got one of them twice")
+        if not 0 <= level_dropout <= 1:
+            raise ValueError(f"level_dropout must lie in [0, 1], got {level_dropout}")
+        self.levels = nn.ModuleList(levels)
+        self.pools = pools
+        self.level_dropout = level_dropout
+        self.channel_first = channel_first
+        self.dim = levels[0].dim
+
+    @property
+    def codebooks(self) -> tuple[Codebook, ...]:
+        """The levels, as a tuple with their type."""
+        return tuple(self.levels)  # type: ignore[arg-type]
+
+    @property
+    def codebook_sizes(self) -> tuple[int, ...]:
+        """K of each level."""
+        return tuple(level.codebook_size for level in self.codebooks)
+
+    def extra_repr(self) -> str:
+        """For ``print(model)``."""
+        return f"dim={self.dim}, codebook_sizes={self.codebook_sizes}, pools={self.pools}"
+
+    def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> StackOutput:
+        """Quantise latents.
+
+        Args:
+            z: (..., D), or (B, D, ...) with ``channel_first``; any floating dtype.
+            mask: bool, z's shape without the vector axis, False for padding: what stands there,
+                NaN included, changes nothing. A block counts its places that are not padding.
+            hard: Output the argmax prototypes of each level instead of its soft codes.
+
+        Returns:
+            A :class:`StackOutput`.
+
+        Raises:
+            ValueError: If a shape does not fit.
+            TypeError: If a dtype does not fit.
+        """
+        residual, mask = self._grid(z, mask)
+        shape = residual.shape[1:-1]
+        # Zero, with the gradient that straight-through levels have not passed on yet.
+        carrier = residual - residual.detach()
+        total = torch.zeros_like(residual)
+        kept = self._kept_levels(residual)
+        outs = []
+        for number, (level, factor) in enumerate(zip(self.codebooks, self.pools, strict=True)):
+            seen = _masked_items(residual, mask, kept, number)
+            cells, cell_mask = pool(residual, factor, seen)
+            out = level(cells, cell_mask, hard=hard)
+            code = unpool(out.quantized, factor, shape)
+            if level.straight_through:
+                passed = unpool(pool(carrier, factor, seen)[0], factor, shape)
+                code = code.detach()
+                total = total + passed
+                carrier = carrier - passed
+            else:
+                carrier = carrier - (code - code.detach())
+            residual = residual - code
+            total = total + code
+            outs.append(out)
+        if mask is not None:
+            total = torch.where(mask[..., None], total, 0.0)
+        return StackOutput(
+            quantized=self._in_layout(total).to(z.dtype),
+            indices=self._joined([out.indices for out in outs]),
+            loss=torch.stack([out.loss for out in outs]).sum(),
+            levels=tuple(outs),
+        )
+
+    @torch.no_grad()
+    def after_step(self, *outs: StackOutput) -> None:
+        """Move every level's state, or none; see :meth:`Codebook.after_step`."""
+        after_step_of(self.codebooks, [out.levels for out in outs])
+
+    @torch.no_grad()
+    def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor | list[Tensor]:
+        """Indices of the argmax prototypes, each level on what those before it left over.
+
+        Args:
+            z: Latents, as in :meth:`forward`.
+            mask: As in :meth:`forward`.
+
+        Returns:
+            As ``indices`` of :meth:`forward` with ``hard=True``; no level is dropped.
+        """
+        residual, mask = self._grid(z, mask)
+        indices = []
+        for level, factor in zip(self.codebooks, self.pools, strict=True):
+            cells, cell_mask = pool(residual, factor, mask)
+            indices.append(level.encode(cells, cell_mask))
+            code = level.decode(indices[-1]).to(residual.dtype)
+            residual = residual - unpool(code, factor, residual.shape[1:-1])
+        return self._joined(indices)
+
+    def decode(
+        self, indices: Tensor | Sequence[Tensor], shape: Sequence[int] | None = None
+    ) -> Tensor:
+        """Sum of the prototypes of all levels, or of the first ones.
+
+        Args:
+            indices: Integers for each level, the first l of them for a prefix; or, where no level
+                pools, one tensor (..., l). -1 adds nothing.
+            shape: Sizes of the axes between batch and vector; the largest that all levels fit by
+                default, which is the latents' own unless every level given pools.
+
+        Returns:
+            (B, *shape, D), or (B, D, *shape) with ``channel_first``.
+
+        Raises:
+            ValueError: If there are no or too many levels, or their shapes do not fit together.
+            IndexError: If an index lies outside [-1, K).
+            TypeError: If the indices are not integers.
+        """
+        parts = self._split(indices)
+        codes = [level.decode(part) for part, level in zip(parts, self.codebooks, strict=False)]
+        return self.combine(codes, shape)
+
+    def combine(self, codes: Sequence[Tensor], shape: Sequence[int] | None = None) -> Tensor:
+        """Sum of the levels' vectors, each spread over its block.
+
+        Args:
+            codes: (B, *cells, D) for each level, or for the first ones.
+            shape: As in :meth:`decode`.
+
+        Returns:
+            (B, *shape, D), or (B, D, *shape) with ``channel_first``.
+
+        Raises:
+            ValueError: As :meth:`decode`.
+        """
+        shape = grid_shape([code.shape[:-1] for code in codes], self.pools, shape)
+        total = unpool(codes[0], self.pools[0], shape)
+        for code, factor in zip(codes[1:], self.pools[1:], strict=False):
+            total = total + unpool(code, factor, shape)
+        return self._in_layout(total)
+
+    def get_codes_from_indices(self, indices: Tensor | Sequence[Tensor]) -> Tensor:
+        """Alias of :meth:`decode`, the name that vector-quantize-pytorch uses."""
+        return self.decode(indices)
+
+    def freeze(self) -> None:
+        """Stop the prototypes of all levels from changing."""
+        for level in self.codebooks:
+            level.freeze()
+
+    @torch.no_grad()
+    def initialize(
+        self,
+        latents: Tensor | Iterable[Tensor],
+        *,
+        mask: Tensor | Iterable[Tensor] | None = None,
+        seed: int = 0,
+        iterations: int = 10,
+    ) -> None:
+        """Place the prototypes of each level by k-means on what the levels before leave over.
+
+        Args:
+            latents: One tensor as :meth:`forward` takes it, or several batches of them.
+            mask: As in :meth:`forward`, one for each tensor of latents.
+            seed: Seed of the sampling.
+            iterations: Lloyd iterations.
+
+        Raises:
+            ValueError: If a level gets fewer blocks than it has prototypes, or some are not finite.
+        """
+        grids = [self._grid(z, m) for z, m in with_masks(latents, mask)]
+        for number, (level, factor) in enumerate(zip(self.codebooks, self.pools, strict=True)):
+            pooled = [pool(residual, factor, m) for residual, m in grids]
+            cells = [cell for cell, _ in pooled]
+            given = [m for _, m in pooled if m is not None] or None
+            try:
+                level.initialize(cells, mask=given, seed=seed + number, iterations=iterations)
+            except ValueError as error:
+                raise ValueError(f"level {number + 1}, pooled by {factor}: {error}") from error
+            grids = [
+                (residual - unpool(level(*cell).quantized, factor, residual.shape[1:-1]), m)
+                for (residual, m), cell in zip(grids, pooled, strict=True)
+            ]
+
+    def _grid(self, z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Latents, the vector axis last, zero where masked, in the dtype of distances."""
+        least_axes = 3 if max(self.pools) > 1 else 1
+        z = vectors_last(z, mask, self.dim, self.channel_first, least_axes)
+        z = z.to(compute_dtype(z, *(level.codebook for level in self.codebooks)))
+        return (z if mask is None else torch.where(mask[..., None], z, 0.0)), mask
+
+    def _kept_levels(self, z: Tensor) -> Tensor | None:
+        """How many levels each item of the batch keeps, or None when all keep all."""
+        count = len(self.levels)
+        if not self.training or not self.level_dropout or count == 1:
+            return None
+        items = z.shape[:1] if z.dim() > 1 else ()
+        prefix = torch.randint(1, count, items, device=z.device)
+        drops = torch.rand(items, device=z.device) < self.level_dropout
+        return torch.where(drops, prefix, count)
+
+    def _split(self, indices: Tensor | Sequence[Tensor]) -> list[Tensor]:
+        """A tensor for each level given."""
+        if isinstance(indices, Tensor):
+            if max(self.pools) > 1:
+                raise ValueError(
+                    f"levels of pools {self.pools} have indices of unequal shapes: give a list, a "
+                    "tensor for each level"
+                )
+            parts = list(indices.unbind(dim=-1)) if indices.dim() else []
+        else:
+            parts = list(indices)
+        if not 1 <= len(parts) <= len(self.levels):
+            raise ValueError(
+                f"indices must be of 1 to {len(self.levels)} levels, coarse first, got {len(parts)}"
+            )
+        return parts
+
+    def _joined(self, indices: list[Tensor]) -> Tensor | list[Tensor]:
+        """One tensor (..., L) where no level pools."""
+        return torch.stack(indices, dim=-1) if max(self.pools) == 1 else indices
+
+    def _in_layout(self, vectors: Tensor) -> Tensor:
+        channel_first = self.channel_first and vectors.dim() > 1
+        return rearrange(vectors, "b ... d -> b d ...") if channel_first else vectors
+
+
+def _masked_items(
+    z: Tensor, mask: Tensor | None, kept: Tensor | None, number: int
+) -> Tensor | None:
+    """The mask without the items that have dropped the level of that number."""
+    if kept is None:
+        return mask
+    alive = (kept > number).reshape(*kept.shape, *(1,) * (z.dim() - 1 - kept.dim()))
+    alive = alive.expand(z.shape[:-1])
+    return alive if mask is None else mask & alive

@@ -1,0 +1,1 @@
+"""Documents: a readout of their tokens, and a compressor."""

@@ -1,0 +1,238 @@
+"""Codebooks on disk: safetensors weights with the config beside them.
+
+A folder holds ``config.json`` and ``codebook.safetensors``; a single file carries the config in its
+header. Needs the safetensors package.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from .codebooks.temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .codebooks.codebook import Codebook
+    from .codebooks.stack import CodebookStack
+
+WEIGHTS = "codebook.safetensors"
+CONFIG = "config.json"
+CONTROLLERS: dict[str, Any] = {
+    kind.__name__: kind for kind in (CodesPerToken, ConstantTemperature, CriticalFraction)
+}
+
+
+class Pretrained:
+    """Saving and loading, for codebooks and stacks of them."""
+
+    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
+        """Write weights and config with safetensors.
+
+        Args:
+            path: A file that ends in ``.safetensors``, or a folder.
+        """
+        save(self, path)  # type: ignore[arg-type]
+
+    @classmethod
+    def from_pretrained(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what :meth:`save_pretrained` wrote, in eval mode, on the CPU, not frozen.
+
+        Args:
+            path: The file or the folder.
+
+        Raises:
+            FileNotFoundError: If there is none.
+            TypeError: If it holds a codebook of another class; ``Codebook`` takes any single one.
+            ValueError: If it is damaged, or not softvq's.
+        """
+        loaded = load(path)
+        if not isinstance(loaded, cls):
+            raise TypeError(f"{path} holds a {type(loaded).__name__}, not a {cls.__name__}")
+        return loaded
+
+
+def config_of(codebook: Codebook | CodebookStack) -> dict[str, Any]:
+    """What builds an equal codebook, as plain values: its class and constructor's arguments.
+
+    Raises:
+        TypeError: If the codebook or its controller is of a class that only the caller knows.
+
+    Example:
+        >>> from softvq import VQCodebook
+        >>> config = config_of(VQCodebook(4, 8))
+        >>> config["class"], config["dim"], config["codebook_size"]
+        ('VQCodebook', 4, 8)
+    """
+    if type(codebook) is not _codebooks().get(type(codebook).__name__):
+        raise TypeError(
+            f"only softvq's own codebooks, {sorted(_codebooks())}, can be loaded again, not a "
+            f"{type(codebook).__qualname__}; save its state_dict instead"
+        )
+    config: dict[str, Any] = {"class": type(codebook).__name__}
+    for name in list(inspect.signature(type(codebook).__init__).parameters)[1:]:
+        config[name] = getattr(codebook, "controller" if name == "temperature" else name)
+    if "levels" in config:
+        config["levels"] = [config_of(level) for level in config["levels"]]
+    if "temperature" in config:
+        controller = config["temperature"]
+        if type(controller) is not CONTROLLERS.get(type(controller).__name__):
+            raise TypeError(
+                f"only softvq's own controllers, {sorted(CONTROLLERS)}, can be loaded again, not "
+                f"a {type(controller).__qualname__}; save the codebook's state_dict instead"
+            )
+        config["temperature"] = {"class": type(controller).__name__, **asdict(controller)}
+    return config
+
+
+def codebook_from(config: dict[str, Any]) -> Codebook | CodebookStack:
+    """A fresh codebook of a config of :func:`config_of`.
+
+    Raises:
+        ValueError: If the class or an argument is unknown.
+
+    Example:
+        >>> codebook_from({"class": "VQCodebook", "dim": 4, "codebook_size": 8}).dim
+        4
+    """
+    if not isinstance(config, dict):
+        raise ValueError(f"a config is an object with names, got {config!r}")
+    arguments = dict(config)
+    name = arguments.pop("class", None)
+    if name not in _codebooks():
+        raise ValueError(f"the config names the class {name!r}; known: {sorted(_codebooks())}")
+    try:
+        if "levels" in arguments:
+            arguments["levels"] = [codebook_from(level) for level in arguments["levels"]]
+        if "temperature" in arguments:
+            arguments["temperature"] = _controller_from(**arguments["temperature"])
+        codebook: Codebook | CodebookStack = _codebooks()[name](**arguments)
+    except TypeError as error:
+        raise ValueError(
+            f"the config of a {name} does not fit this version ({error}); "
+            "load it with the version that wrote it"
+        ) from error
+    return codebook
+
+
+def _codebooks() -> dict[str, Any]:
+    from . import CodebookStack, DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook
+
+    kinds = (DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook, CodebookStack)
+    return {kind.__name__: kind for kind in kinds}
+
+
+def _controller_from(schedule: dict[str, Any], **arguments: Any) -> Any:
+    name = arguments.pop("class", None)
+    if name not in CONTROLLERS:
+        raise ValueError(f"the config names the controller {name!r}; known: {sorted(CONTROLLERS)}")
+    return CONTROLLERS[name](schedule=Schedule(**schedule), **arguments)
+
+
+def save(codebook: Codebook | CodebookStack, path: str | os.PathLike[str]) -> None:
+    """Write a codebook to a file that ends in ``.safetensors``, or into a folder.
+
+    Args:
+        codebook: Any of softvq's codebooks.
+        path: The file, or the folder, made if it is missing.
+
+    Raises:
+        TypeError: As :func:`config_of`.
+    """
+    safetensors = _safetensors()
+    path = Path(path)
+    config = json.dumps(config_of(codebook), indent=2)
+    tensors = {name: tensor.contiguous() for name, tensor in codebook.state_dict().items()}
+    metadata = {"softvq": config, "format": "pt"}
+    if path.suffix == ".safetensors":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace({path: safetensors.torch.save(tensors, metadata)})
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    weights = safetensors.torch.save(tensors, metadata)
+    _replace({path / WEIGHTS: weights, path / CONFIG: (config + "\n").encode()})
+
+
+def load(path: str | os.PathLike[str]) -> Codebook | CodebookStack:
+    """Read what :func:`save` wrote, in eval mode, on the CPU, not frozen.
+
+    Args:
+        path: The file or the folder.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        ValueError: If a file is damaged, or not one of softvq's.
+    """
+    safetensors = _safetensors()
+    path = Path(path)
+    weights = path / WEIGHTS if path.is_dir() else path
+    if not weights.is_file():
+        raise FileNotFoundError(f"no {weights}: give a folder or a file of save_pretrained")
+    try:
+        with safetensors.safe_open(weights, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{weights} is damaged or no safetensors file ({error})") from error
+    if path.is_dir() and (path / CONFIG).is_file():
+        source, text = path / CONFIG, (path / CONFIG).read_bytes()
+    elif "softvq" in metadata:
+        source, text = weights, metadata["softvq"].encode()
+    else:
+        raise ValueError(f"{weights} was not written by softvq: its header has no config")
+    try:
+        codebook = codebook_from(json.loads(text))
+    except ValueError as error:
+        raise ValueError(f"the config in {source} is damaged or unknown: {error}") from error
+    for name, value in tensors.items():
+        path_to, _, last = name.rpartition(".")
+        if last == "codebook":
+            _level(codebook, path_to, weights).to(value.dtype)
+    try:
+        codebook.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise ValueError(f"the weights in {weights} do not fit its config: {error}") from error
+    return codebook.eval()
+
+
+def _level(codebook: nn.Module, path_to: str, weights: Path) -> nn.Module:
+    """The codebook itself, or one of a stack's levels."""
+    try:
+        return codebook.get_submodule(path_to)
+    except AttributeError as error:
+        raise ValueError(f"the weights in {weights} do not fit its config: {error}") from error
+
+
+def _replace(files: dict[Path, bytes]) -> None:
+    """Write all under temporary names, then rename, so that no reader sees a part of one.
+
+    A disk that fills up leaves every old file, not new weights beside an old config.
+    """
+    temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in files}
+    try:
+        for path, data in files.items():
+            with temporaries[path].open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, temporary in temporaries.items():
+            os.replace(temporary, path)
+    finally:
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors
+        import safetensors.torch
+    except ImportError as error:
+        raise ImportError("codebooks on disk need safetensors: pip install safetensors") from error
+    return safetensors

@@ -1,0 +1,419 @@
+"""The page of a run: what it says, what it holds back, and that it needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+from small_runs import run_small, without_figures
+
+from eval.report.evaluate import evaluate_run
+from eval.report.gap_figure import gap_figure
+from eval.report.html import (
+    bounds_table,
+    cleaned,
+    gap_table,
+    head,
+    levels_table,
+    quality_table,
+    tiles,
+    write_page,
+)
+from eval.report.html_run import write_run_page
+from eval.report.html_words import PICTURES, QUANTIZERS, SEVERITIES
+from models import build_model
+from models.build import QUANTIZERS as KNOWN_QUANTIZERS
+from training.figures import codebook_pictures
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Finding:
+    def __init__(self, name, severity, evidence="seen", advice="do", level=None):
+        self.name, self.severity, self.level = name, severity, level
+        self.evidence, self.advice = evidence, advice
+
+
+REPORT = {
+    "checkpoint": "/home/me/my runs/first/best.pt",
+    "quantizer": "ddcl",
+    "dataset": "cifar10",
+    "test_images": 10_000,
+    "step": 1234,
+    "codebook_size": 512,
+    "codebook_dim": 64,
+    "parameters": 70_000,
+    "tokens_per_image": 64,
+    "mse_soft": 0.004,
+    "mse_argmax": 0.005,
+    "psnr_soft": 24.125,
+    "psnr_argmax": 23.875,
+    "utilization": 0.75,
+    "bits_per_token": 9.0,
+    "gap": [
+        {"decode": "soft", "mse": 0.004, "lpips": None, "bits_log2_k": None, "own_metric": 7.5},
+        {"decode": "argmax", "mse": 0.005, "lpips": None, "bits_log2_k": 9.0, "own_metric": None},
+    ],
+    "gap_levels": [
+        {
+            "argmax_distance": 0.25,
+            "argmax_distance_bound": 0.5,
+            "error_added": 0.125,
+            "variance": 0.375,
+        }
+    ],
+    "definitions": {"mse": "Mean of squares; see https://example.org/a/b."},
+    "unavailable": ["lpips: no weights at /home/me/nets/alex.pth; give --lpips-weights"],
+    "versions": {"torch": "2.9"},
+}
+
+
+class Page(HTMLParser):
+    """Tags, their attributes, and the text between them."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.texts, self.inside = [], [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self.inside.append(tag)
+
+    def handle_endtag(self, tag):
+        while self.inside and self.inside.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        if "style" not in self.inside and data.strip():
+            self.texts.append(" ".join(data.split()))
+
+    @property
+    def text(self):
+        return " ".join(self.texts)
+
+
+def page_of(tmp_path, *args, **options):
+    path = tmp_path / "page.html"
+    write_page(path, *args, **options)
+    return path.read_text()
+
+
+def small_figure(label="a"):
+    figure = Figure(figsize=(2, 1), dpi=150)
+    figure.add_subplot().set_xlabel(label)
+    return figure
+
+
+def assert_self_contained(html):
+    """No address is loaded from, and nothing runs."""
+    assert not re.search(r"@import|url\(|<script|javascript:", html, re.IGNORECASE)
+    loading = {"src", "href", "srcset", "poster", "data", "action", "background"}
+    for tag, attributes in Page(html).tags:
+        assert tag not in {"script", "iframe", "object", "embed", "base", "form"}
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            assert name not in loading or value.startswith("data:")
+
+
+# --- what it says -------------------------------------------------------------------------------
+
+
+def test_it_says_what_was_trained_and_how_good_its_tokens_are(tmp_path):
+    page = Page(page_of(tmp_path, REPORT))
+    for words in (
+        "Report of first", "trained on cifar10", "a soft codebook (DDCL)", "as 64 tokens",
+        "out of 512", "10,000 test images", "step 1,234 of the training (best.pt)",
+        "PSNR of the tokens 23.9 dB", "bits per token 9", "codes used 75.0%",
+        "tokens against soft code 1.250",
+        "MSE 0.00400 0.00500", "is the one that counts", "torch 2.9", "Mean of squares",
+    ):  # fmt: skip
+        assert words.replace(" ", "") in page.text.replace(" ", ""), words
+    assert "What is wrong" not in page.text  # the doctor was not asked
+
+
+def test_tables_have_what_was_measured():
+    assert quality_table(REPORT).rows == [
+        ["MSE", "0.00400", "0.00500"],
+        ["PSNR (dB), mean over images", "24.12", "23.88"],
+    ]
+    rfid = {"soft": 3.0, "argmax": 4.5, "soft_half": 3.5, "argmax_half": 5.0, "images": 500}
+    assert quality_table({"rfid": rfid}).rows == [
+        ["rFID", "3.00", "4.50"],
+        ["rFID, of every second image", "3.50", "5.00"],
+    ]
+    assert bounds_table(REPORT).rows == [["level 1", "0.25", "0.5", "0.125", "0.375"]]
+    assert bounds_table({"gap_levels": [None]}) is None
+    gap = gap_table(REPORT)
+    assert gap.heads == ["decoded from", "MSE", "log2 K", "own metric"]
+    assert gap.rows == [["soft", "0.00400", "-", "7.5"], ["argmax", "0.00500", "9.000", "-"]]
+    levels = levels_table(
+        {"levels": [{"codebook_size": 8, "perplexity": 5.25}, {"codebook_size": 16}]}
+    )
+    assert levels.heads == ["level", "K", "perpl."]
+    assert levels.rows == [["1", "8", "5.2"], ["2", "16", "-"]]
+    assert gap_table({"gap": None}) is levels_table({}) is None
+
+
+def test_findings_are_shown_worst_first_with_evidence_and_advice(tmp_path):
+    findings = [
+        Finding("far-codes", "note"),
+        Finding(
+            "too-soft", "severe", "3 codes per token.", "Give --temperature-end 1.05.", level=2
+        ),
+        Finding("duplicates", "warning"),
+    ]
+    html = page_of(tmp_path, REPORT, findings=findings)
+    text = Page(html).text
+    places = [
+        text.index(words) for words in ("Severe: too soft", "Warning: dup", "Note: far codes")
+    ]
+    assert places == sorted(places)
+    assert "too soft, level 2 3 codes per token. To do: Give --temperature-end 1.05." in text
+    assert html.count('class="finding severe"') == 1
+    assert "found nothing wrong" in page_of(tmp_path, REPORT, findings=[])
+    assert "found nothing wrong" not in html
+
+
+def test_severities_are_the_doctors():
+    from eval.doctor.finding import SEVERITIES as ITS
+
+    assert tuple(name for name, _ in SEVERITIES) == ITS
+
+
+def test_every_quantizer_and_every_picture_has_words():
+    assert QUANTIZERS.keys() == set(KNOWN_QUANTIZERS) - {"ddcl-em"}  # a recipe of ddcl
+    torch.manual_seed(0)
+    model = build_model({"hidden_channels": 8, "residual_channels": 8, "codebook_size": 4})
+    lines = [{"epoch": 1, "split": "val", "mse_soft": 1.0}]
+    pictures = codebook_pictures(
+        model,
+        torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8),
+        torch.arange(8) % 2,
+        lines,
+        [torch.ones(2, 4).long()],
+    )
+    pictures["gap"] = gap_figure(REPORT)
+    assert pictures.keys() == PICTURES.keys()
+
+
+def test_the_curve_of_the_gap_has_each_row_and_is_left_out_for_hard_codebooks():
+    rows = [("soft", 4.0), ("top-2", 4.5), ("argmax", 6.0), ("argmax, decoder refit", 5.0)]
+    report = {"gap": [{"decode": name, "mse": mse} for name, mse in rows], "refit_steps": 9}
+    axes = gap_figure(report).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["argmax", "top-2", "soft"]
+    whole, refit = axes.lines
+    assert list(whole.get_ydata()) == [6.0, 4.5, 4.0]
+    assert list(refit.get_ydata()) == [5.0]
+    assert gap_figure({"gap": [{"decode": "argmax", "mse": 6.0}]}) is None
+    assert gap_figure({"gap": None}) is None
+
+
+def test_a_hard_codebook_is_called_hard_whatever_rounding_does_to_its_two_figures(tmp_path):
+    report = REPORT | {"mse_soft": 0.005000001, "gap_levels": [None]}
+    page = Page(page_of(tmp_path, report, {}))
+    assert "This codebook is hard" in page.text
+    assert "tokens only" in page.text
+
+
+def test_a_run_given_as_a_dot_has_the_name_of_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "my run").mkdir()
+    (tmp_path / "my run" / "best.pt").write_bytes(b"x")
+    monkeypatch.chdir(tmp_path / "my run")
+    assert head({"checkpoint": "best.pt"})["run"] == "my run"
+
+
+def test_pictures_are_inlined_whole_with_title_and_size(tmp_path):
+    pictures = {"lorenz": small_figure(), "gallery_level_2": small_figure(), "own": small_figure()}
+    page = Page(page_of(tmp_path, REPORT, pictures))
+    images = [attributes for tag, attributes in page.tags if tag == "img"]
+    assert [image["alt"] for image in images] == [
+        "How evenly codes are used", "What codes stand for, level 2", "Own",
+    ]  # fmt: skip
+    for image in images:
+        content = base64.b64decode(image["src"].removeprefix("data:image/png;base64,"))
+        picture = Image.open(io.BytesIO(content))
+        picture.load()
+        assert picture.size == (int(image["width"]), int(image["height"])) == (300, 150)
+
+
+def test_a_hard_codebook_and_none_are_spoken_of_as_such(tmp_path):
+    hard = REPORT | {"quantizer": "vq", "mse_soft": 0.005, "gap": None, "gap_levels": [None]}
+    text = Page(page_of(tmp_path, hard)).text
+    assert "This codebook is hard" in text
+    assert "What is lost on the way" not in text
+    none = REPORT | {"quantizer": "none", "gap": None, "mse_argmax": None, "psnr_argmax": None,
+                     "utilization": None, "bits_per_token": None}  # fmt: skip
+    text = Page(page_of(tmp_path, none)).text
+    assert "no codebook, hence no tokens" in text
+    assert "is the one that counts" not in text
+    assert tiles(none) == [("PSNR", "24.1 dB", "higher is better")]
+
+
+def test_levels_are_named():
+    assert head({"codebook_size": [512, 1024]})["sizes"] == ["512", "1,024"]
+
+
+def test_an_empty_report_is_a_page(tmp_path):
+    html = page_of(tmp_path, {})
+    assert_self_contained(html)
+    assert "None" not in Page(html).text
+
+
+# --- what it holds back, and that it needs nothing else -----------------------------------------
+
+
+def test_what_is_shown_is_escaped(tmp_path):
+    evil = '<script>alert("x")</script><img src=http://a.b/c onerror=1>'
+    report = REPORT | {
+        "checkpoint": f"/runs/{evil}",
+        "dataset": evil,
+        "quantizer": evil,
+        "gap": [{"decode": evil, "mse": 1.0}],
+        "definitions": {evil: evil},
+        "unavailable": [evil],
+        "versions": {evil: evil},
+    }
+    findings = [Finding(evil, "note", evil, evil)]
+    html = page_of(tmp_path, report, {evil: small_figure()}, findings, {evil: evil})
+    assert_self_contained(html)
+    assert "alert(" in Page(html).text  # as text
+
+
+def test_it_is_self_contained(tmp_path):
+    pictures = {"lorenz": small_figure("<b>")}
+    html = page_of(tmp_path, REPORT, pictures, [Finding("a", "note")], {"epochs": 3})
+    assert_self_contained(html)
+    assert '<meta name="viewport"' in html
+    [policy] = [a["content"] for t, a in Page(html).tags if a.get("http-equiv")]
+    assert policy.startswith("default-src 'none'")
+
+
+def test_no_folder_of_the_machine_is_named(tmp_path):
+    definition = f"{Path.cwd()}/nets/a.pth and {Path.home()}/b c/d, see https://example.org/a/b"
+    report = REPORT | {"definitions": {"net": definition}}
+    config = {"out": "/home/me/runs/first", "data_dir": r"C:\Users\me\cifar", "epochs": 3}
+    findings = [Finding("a", "note", "see /home/me/runs/first/last.pt.", "and ~/x/y")]
+    page = Page(page_of(tmp_path, report, findings=findings, config=config))
+    for folder in ("/home", "me/", "my runs", "Users", str(Path.cwd()), str(Path.home()) + "/"):
+        assert folder not in page.text, folder
+    for kept in ("alex.pth", "out: first", "data_dir: cifar", "see last.pt.", "example.org/a/b"):
+        assert kept in page.text, kept
+
+
+@pytest.mark.parametrize(
+    "text", ["T / T_c and V / L_q", "https://a.org/b/c/d", "runs/a/b", "1/2/3", "and/or", "/"]
+)
+def test_slashes_that_are_no_paths_are_kept(text):
+    assert cleaned(text) == text
+
+
+def test_a_page_replaces_an_older_one_only_when_it_is_whole(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text("old")
+    with pytest.raises(ValueError, match="severity"):
+        write_page(path, REPORT, findings=[Finding("a", "severity")])
+    assert path.read_text() == "old"
+    write_page(path, REPORT)
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+# --- of a run -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        without_figures(patch)
+        return {name: run_small(root / name, quantizer=name, epochs=2) for name in ("ddcl", "none")}
+
+
+@pytest.mark.parametrize("quantizer", ["ddcl", "none"])
+def test_the_page_of_a_run_has_its_figures_and_pictures(runs, tmp_path, quantizer):
+    report, path = evaluate_run(runs[quantizer], limit_test=16), tmp_path / "page.html"
+    write_run_page(path, runs[quantizer], report, [], limit_test=16)
+    html = path.read_text()
+    assert_self_contained(html)
+    page = Page(html)
+    shown = [attributes["id"] for tag, attributes in page.tags if tag == "figure"]
+    # The data has no classes; a model without tokens has nothing to count.
+    tokenless = {"reconstructions", "trajectories"}
+    assert set(shown) == (
+        tokenless if quantizer == "none" else PICTURES.keys() - {"usage_by_class"}
+    )
+    assert f"{report['psnr_soft']:.2f}" in page.text
+    assert str(runs[quantizer].parent) not in html
+    assert f"quantizer: {quantizer}" in page.text
+
+
+def test_a_checkpoint_alone_has_a_page_without_trajectories(runs, tmp_path):
+    checkpoint = tmp_path / "elsewhere.pt"
+    shutil.copy(runs["ddcl"] / "last.pt", checkpoint)
+    write_run_page(tmp_path / "page.html", checkpoint, REPORT, limit_test=4)
+    page = Page((tmp_path / "page.html").read_text())
+    shown = [attributes["id"] for tag, attributes in page.tags if tag == "figure"]
+    assert "gallery" in shown
+    assert "trajectories" not in shown
+
+
+# --- in a browser -------------------------------------------------------------------------------
+
+
+def screenshots(*words):
+    command = [sys.executable, ROOT / "docs" / "screenshots.py", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def browser():
+    pytest.importorskip("playwright", reason="pip install playwright to open pages in a browser")
+    if not any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
+        pytest.skip("no chromium on the search path")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("browser")
+def test_it_opens_on_a_phone_and_on_a_desktop_without_errors_or_overflow(runs, tmp_path):
+    wide = {"decode": "argmax, decoder refit"} | {f"a_metric_of_name_{n}": 1.0 for n in range(20)}
+    report = evaluate_run(runs["ddcl"], limit_test=16) | {
+        "gap": [wide],
+        "checkpoint": "/a/" + "long_name" * 30,
+        "definitions": {"x" * 200: "y" * 2000},
+    }
+    findings = [Finding("a" * 100, "severe", "b" * 500, "c" * 500)]
+    write_run_page(tmp_path / "page.html", runs["ddcl"], report, findings, limit_test=16)
+    result = screenshots(tmp_path / "page.html", tmp_path / "shot")
+    assert (result.returncode, result.stderr) == (0, "")
+    for window, width in (("phone", 780), ("desktop", 1280)):
+        with Image.open(tmp_path / f"shot-{window}.png") as picture:
+            assert picture.width == width
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("browser")
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("<script>throw new Error('broken')</script>", "error: broken"),
+        ("<script>console.error('bad')</script>", "console: bad"),
+        ("<div style='width: 1500px'>wide</div>", "pixels wide, the window 390"),
+        ("<img src='http://localhost:9/a.png'>", "it asks for http://localhost:9/a.png"),
+    ],
+)
+def test_the_check_in_the_browser_finds_faults(tmp_path, body, message):
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html><link rel=icon href='data:,'>{body}")
+    result = screenshots(page)
+    assert result.returncode == 1
+    assert message in result.stderr

@@ -1,0 +1,405 @@
+"""python -m eval stability: the theory's boundary, the detector, the batch, the command."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial.distance import pdist
+from small_runs import SMALL, checkpoint, metrics, refuse_constant, snapshot, without_figures
+
+from eval.__main__ import main
+from experiments.stability import cifar10 as stability_cifar10
+from experiments.stability import study as stability_study
+from experiments.stability.batch import run_batch
+from experiments.stability.blocks import MixtureOptions, mixture_blocks
+from experiments.stability.boundary import CASES, boundaries
+from experiments.stability.measures import NAMES, is_collapsed, measures, separation
+from experiments.stability.mixture import Setting, build, mixture
+from experiments.stability.report import opened, outcome
+from softvq import ConstantTemperature, DDCLCodebook, Schedule, two_timescale_groups
+from training.errors import UserError
+
+
+def stability(*words: object) -> Result:
+    """``python -m eval stability WORDS``, in this process."""
+    return CliRunner().invoke(main, ["stability", *(str(word) for word in words)])
+
+
+def codebook_at(prototypes: torch.Tensor, temperature: float) -> DDCLCodebook:
+    controller = ConstantTemperature(Schedule(temperature))
+    codebook = DDCLCodebook(prototypes.shape[1], len(prototypes), temperature=controller)
+    codebook = codebook.to(prototypes.dtype)
+    codebook.codebook.data.copy_(prototypes)
+    return codebook
+
+
+# The boundary.
+
+
+@pytest.mark.parametrize("name", ["L_q through q", "soft EM (q held)", "L_OLS + 2 V"])
+def test_collapse_begins_to_attract_within_five_percent_of_the_theory(name):
+    [case] = [case for case in CASES if case.name == name]
+    [found] = boundaries([case], seeds=[3], rounds=6)
+    assert found["predicted"] == {"L": 4.0, "s": 2.0}[name[0]] / (2 if "2 V" in name else 1)
+    [ratio] = found["measured_over_predicted"]
+    assert ratio == pytest.approx(1, abs=0.05)
+
+
+def test_another_prediction_would_be_found_wrong():
+    from dataclasses import replace
+
+    wrong = replace(CASES[0], factor=5.0)
+    [found] = boundaries([wrong], seeds=[0], rounds=5)
+    assert found["measured_over_predicted"][0] == pytest.approx(4 / 5, rel=0.05)
+
+
+@pytest.mark.parametrize("em", [False, True])
+def test_a_spread_codebook_on_frozen_latents_collapses_above_and_only_above(em):
+    critical = 0.5 if em else 1.0
+    runs = [Setting(0, critical * factor, em=em, rate=4.0) for factor in (0.8, 1.25)]
+    below, above = run_batch(runs, (0, 200))
+    assert (below[-1]["collapsed"], above[-1]["collapsed"]) == (False, True)
+    assert not above[0]["collapsed"]
+    assert below[-1]["temperature_ratio"] == pytest.approx(0.8, rel=1e-3)
+
+
+# The detector.
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(2, 9), st.integers(1, 5), st.floats(0.1, 10), st.integers(0, 99))
+def test_separation_is_scipys_pairwise_distance_over_the_deviation(count, dim, largest, seed):
+    points = np.random.default_rng(seed).normal(size=(count, dim))
+    found = separation(torch.from_numpy(points), largest)
+    expected = pdist(points) / math.sqrt(largest)
+    assert found.minimum == pytest.approx(expected.min(), abs=1e-8)
+    assert found.mean == pytest.approx(expected.mean(), abs=1e-8)
+
+
+def test_distinct_prototypes_are_counted_once():
+    points = torch.tensor([[0.0], [0.01], [1.0], [1.02], [0.04], [5.0]])
+    assert separation(points, 1.0).distinct == 3
+    assert separation(points, 200**2).distinct == 1
+    assert separation(points, 1e-6).distinct == 6
+
+
+@pytest.mark.parametrize("arguments", [(torch.zeros(1, 2), 1.0), (torch.zeros(3, 2), 0.0)])
+def test_separation_of_nothing_is_an_error(arguments):
+    with pytest.raises(ValueError, match="two prototypes and a positive variance"):
+        separation(*arguments)
+
+
+def test_hand_made_prototypes_are_judged_as_one_would():
+    z = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [-1.0, 0.2], [1.0, 0.2]], dtype=torch.float64)
+    mean = z.mean(dim=0)
+    cases = {
+        "all at the mean": (mean.expand(3, 2) + 0.01 * torch.eye(3, 2), True),
+        "all at one cluster": (z[:1].expand(3, 2) + 0.01 * torch.eye(3, 2), True),
+        "one on each cluster": (torch.stack([z[0], z[1], z[1]]), False),
+        # Far apart, but every latent gets the same mix of them.
+        "both far off, on one axis across": (mean + torch.tensor([[0.0, 9.0], [0.0, -9.0]]), True),
+    }
+    for name, (prototypes, collapsed) in cases.items():
+        codebook = codebook_at(prototypes, 0.1)
+        assert measures(codebook, codebook(z))["collapsed"] is collapsed, name
+
+
+def test_measures_are_those_of_numpy():
+    generator = torch.Generator().manual_seed(1)
+    z = torch.randn(50, 3, generator=generator, dtype=torch.float64)
+    p = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    codebook = codebook_at(p, 0.7)
+    codebook._track(torch.eye(3, dtype=torch.float64) * 2.0, decay=0.0)  # another than z's
+    figures = measures(codebook, codebook(z))
+    zn, pn = z.numpy(), p.numpy()
+    d = ((zn[:, None] - pn) ** 2).sum(-1)
+    q = np.exp(-d / 0.7)
+    q /= q.sum(1, keepdims=True)
+    covariance = np.cov(zn.T, bias=True)
+    largest, total = np.linalg.eigvalsh(covariance)[-1], np.trace(covariance)
+    usage = q.mean(0)
+    expected = {
+        "temperature_ratio": 0.7 / (4 * largest),
+        "utilization": len(set(d.argmin(1))) / 5,
+        "soft_perplexity": np.exp(-(usage * np.log(usage)).sum()),
+        "codes_per_token": np.exp(-(q * np.log(q)).sum(1).mean()),
+        "argmax_error": d.min(1).mean() / total,
+        "soft_error": ((zn - q @ pn) ** 2).sum(1).mean() / total,
+        "largest_variance": largest,
+        "separation_mean": pdist(pn).mean() / math.sqrt(largest),
+    }
+    for name, value in expected.items():
+        assert figures[name] == pytest.approx(value, rel=1e-5), name
+    assert figures["identity_residual"] < 1e-6
+    assert tuple(figures) == NAMES
+
+
+def test_equal_latents_are_a_collapse_and_no_figures_a_divergence():
+    codebook = codebook_at(torch.eye(3, 2), 1.0)
+    equal = measures(codebook, codebook(torch.full((4, 2), 1e6)))
+    assert equal == dict.fromkeys(NAMES) | {"collapsed": True}
+    codebook.codebook.data[0] = float("nan")
+    assert measures(codebook, codebook(torch.randn(4, 2))) == dict.fromkeys(NAMES)
+
+
+def test_the_two_criteria_are_bounds():
+    assert [is_collapsed(a, 0.5) for a in (0.0499, 0.05)] == [True, False]
+    assert [is_collapsed(1.0, e) for e in (0.989, 0.99)] == [False, True]
+
+
+# The batch.
+
+
+def one_by_one(setting: Setting, steps: int) -> dict[str, float | int | bool | None]:
+    """The same run with torch's optimiser and nothing batched."""
+    model, x = build(setting, torch.float64)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = two_timescale_groups(model, setting.rates[0], setting.epsilon) if trained else []
+    optimizer = torch.optim.SGD(groups) if trained else None
+    for _ in range(steps):
+        out, error = model(x)
+        if optimizer:
+            loss = out.loss if setting.term == "loss" else out.losses[setting.term]
+            optimizer.zero_grad()
+            (loss + setting.reconstruction * error).backward()
+            optimizer.step()
+        model.codebook.after_step(out)
+    return measures(model.codebook, model(x)[0])
+
+
+def test_runs_side_by_side_are_those_runs():
+    runs = [
+        Setting(0, 0.3, epsilon=0.3, learns=True),
+        Setting(1, 0.6, epsilon=3.0, learns=True, init="near"),
+        Setting(0, 0.3, learns=True, reconstruction=1.0),
+        Setting(0, 0.3, learns=True, reconstruction=1.0, control="follows"),
+        Setting(1, 0.3, learns=True, control="follows", epsilon=1.0),
+        Setting(0, 0.3, em=True),
+        Setting(1, 0.2, em=True, init="kmeans"),
+        Setting(0, 0.4, variance_weight=2.0, commitment=0.5),
+        Setting(0, 0.4, term="variance"),
+        Setting(2, 0.4, term="loss_ols", rate=3.0),
+    ]
+    for setting, history in zip(runs, run_batch(runs, (0, 7), torch.float64), strict=True):
+        assert [record.pop("step") for record in history] == [0, 7]
+        assert history[-1] == pytest.approx(one_by_one(setting, 7), rel=1e-6, abs=1e-9), setting
+        assert history[0]["separation_mean"] != history[1]["separation_mean"]
+
+
+def test_a_following_temperature_is_told_from_a_fixed_one():
+    base = {"seed": 0, "ratio": 0.9, "epsilon": 1.0, "learns": True}
+    fixed, follows = run_batch([Setting(**base), Setting(**base, control="follows")], (0, 100))
+    assert fixed[0]["temperature_ratio"] == pytest.approx(0.9, rel=1e-4)
+    assert fixed[0]["largest_variance"] / fixed[1]["largest_variance"] == pytest.approx(
+        fixed[1]["temperature_ratio"] / 0.9, rel=1e-3
+    )
+    # The encoder rescaled its latents.
+    assert not 0.6 < fixed[1]["temperature_ratio"] / 0.9 < 1.6
+    assert follows[1]["temperature_ratio"] == pytest.approx(0.9, rel=0.15)
+
+
+def test_starts_are_what_they_are_called():
+    for init, low, high in (("near", 0.001, 0.05), ("spread", 0.5, 3), ("kmeans", 0.5, 3)):
+        model, x = build(Setting(0, 0.3, init=init), torch.float64)
+        apart = measures(model.codebook, model(x)[0])["separation_mean"]
+        assert low < apart < high, init
+    with pytest.raises(ValueError, match="init must be one of spread, near, kmeans, got 'far'"):
+        build(Setting(0, 0.3, init="far"), torch.float64)
+    assert not torch.equal(mixture(0), mixture(1))
+
+
+def test_a_run_that_diverges_is_called_so_and_spoils_no_other():
+    wild = Setting(0, 0.3, learns=True, reconstruction=1.0, rate=1e6)
+    tame = Setting(0, 0.3, learns=True, reconstruction=1.0)
+    diverged, alone = run_batch([wild, tame], (0, 30))
+    assert diverged[-1]["collapsed"] is None
+    assert alone == run_batch([tame], (0, 30))[0]
+    follows = [Setting(0, 0.3, learns=True, rate=rate, control="follows") for rate in (1e20, 1)]
+    assert run_batch(follows, (0, 5))[1][-1]["collapsed"] is False
+
+
+# The command.
+
+SMALL_STUDY = (
+    "--epsilons", "1,0.1", "--ratios", "0.2,2", "--weights", "1", "--inits", "near",
+    "--seeds", "1", "--steps", "3", "--frozen-steps", "2",
+)  # fmt: skip
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """One critical temperature, roughly; the names of the blocks trained."""
+    done = []
+    real = run_batch
+
+    def counted(*args, **options):
+        done.append(args[0])
+        return real(*args, **options)
+
+    monkeypatch.setattr(stability_study, "CASES", CASES[:1])
+    monkeypatch.setattr("experiments.stability.blocks.CURVE", (0.2, 2.0))
+    monkeypatch.setattr("experiments.stability.boundary.WATCHED", (2, 4))
+    monkeypatch.setattr(stability_study, "run_batch", counted)
+    return done
+
+
+def read(folder):
+    return json.loads((folder / "stability.json").read_text(), parse_constant=refuse_constant)
+
+
+def test_the_command_leaves_json_tables_and_pictures_and_goes_on(tmp_path, quick, monkeypatch):
+    result = stability(*SMALL_STUDY, "-o", tmp_path / "s")
+    assert result.exit_code == 0, result.output
+    study = read(tmp_path / "s")
+    options = MixtureOptions((0.1, 1.0), (0.2, 2.0), (1.0,), ("near",), 1, 3, 2)
+    names = [block.name for block in mixture_blocks(options)]
+    assert list(study["runs"]) == names
+    run = study["runs"]["epsilon/codebook/fixed"][0]
+    assert (run["epsilon"], run["ratio"], run["init"]) == (0.1, 0.2, "near")
+    assert run["history"]["step"] == [0, 1, 3]
+    assert set(run["history"]) == {"step", *NAMES}
+    assert (tmp_path / "s" / "stability.md").read_text() in result.output
+    summed = json.loads((tmp_path / "s" / "summary.json").read_text())
+    ended = summed["runs"]["epsilon/codebook/fixed"][0]
+    assert ended["separation_mean"] == run["history"]["separation_mean"][-1]
+    assert (ended["seed"], ended["epsilon"]) == (0, 0.1)
+    # Three steps from a start that is collapsed.
+    assert ended["outcome"] == outcome(run) == "never left"
+    worst = [
+        residual
+        for own in study["runs"].values()
+        for each in own
+        for residual in each["history"]["identity_residual"]
+    ]
+    assert summed["worst_identity_residual"] == max(worst) > 0
+    for name in ("frozen", "phases", "weights", "trajectories"):
+        picture = tmp_path / "s" / f"stability-mixture-{name}.png"
+        assert picture.read_bytes()[:4] == b"\x89PNG"
+        assert f"written to {picture}" in result.output
+
+    # What was lost is trained again, and nothing else.
+    monkeypatch.setattr(stability_study, "draw", lambda result, out: [])
+    lost = names[-2]
+    del study["runs"][lost]
+    (tmp_path / "s" / "stability.json").write_text(json.dumps(study))
+    quick.clear()
+    assert stability(*SMALL_STUDY, "-o", tmp_path / "s").exit_code == 0
+    assert len(quick) == 1
+    assert {(s.control, s.reconstruction) for s in quick[0]} == {("fixed", 1.0)}
+    assert set(read(tmp_path / "s")["runs"]) == set(names)
+    quick.clear()
+    assert stability("--report-only", "-o", tmp_path / "s").exit_code == 0
+    assert quick == []
+    again = json.loads((tmp_path / "s" / "summary.json").read_text())
+    assert again["options"] == study["options"]
+
+    before = snapshot(tmp_path / "s")
+    other = stability(*SMALL_STUDY, "--steps", 4, "-o", tmp_path / "s")
+    assert other.exit_code == 2
+    assert "holds a study of mixture with options" in other.stderr
+    assert snapshot(tmp_path / "s") == before
+
+
+def test_an_interrupted_study_keeps_what_it_has(tmp_path, quick, monkeypatch):
+    real = stability_study.run_batch
+
+    def interrupted(*args, **options):
+        if len(quick) == 2:
+            raise KeyboardInterrupt
+        return real(*args, **options)
+
+    monkeypatch.setattr(stability_study, "run_batch", interrupted)
+    assert stability(*SMALL_STUDY, "-o", tmp_path).exit_code == 1
+    study = read(tmp_path)
+    assert list(study["runs"]) == ["curve/L_q", "curve/L_q, near collapse"]
+    assert len(study["boundaries"]) == 1
+    drawn = stability("--report-only", "-o", tmp_path)
+    assert drawn.exit_code == 0, drawn.output
+
+
+def test_cifar10_runs_are_trained_by_the_trainer_and_measured_each_epoch(tmp_path, monkeypatch):
+    without_figures(monkeypatch)
+    monkeypatch.setitem(stability_cifar10.SMALL, "dataset", SMALL["dataset"])
+    sizes = {name: value for name, value in SMALL.items() if name not in ("epochs", "dataset")}
+    words = [word for name, value in sizes.items() for word in ("--set", f"{name}={value}")]
+    words += ["--epochs", "1"]
+    call = ("--data", "cifar10", "--epsilons", "0.5", "--ratios", "0.2", *words, "-o", tmp_path)
+    result = stability(*call, "--seeds", 1)
+    assert result.exit_code == 0, result.output
+    study = read(tmp_path)
+    assert list(study["runs"]) == [
+        f"epsilon/vqvae/{control}/0.5/0.2/0" for control in ("follows", "fixed")
+    ]
+    for name, [run] in study["runs"].items():
+        folder = tmp_path / "runs" / name.replace("/", "-")
+        config = json.loads((folder / "config.json").read_text())
+        history = run["history"]
+        assert history["step"] == [0, 8]
+        assert config["epsilon"] == run["epsilon"] == 0.5
+        assert (config["recipe"], config["restart_threshold"]) == ("paper", 0)
+        line = next(line for line in metrics(folder) if line["split"] == "val")
+        assert history["mse_argmax"] == [None, pytest.approx(line["mse_argmax"], rel=1e-3)]
+        state = checkpoint(folder)["model"]
+        [prototypes] = [value for key, value in state.items() if key.endswith("codebook.codebook")]
+        apart = pdist(prototypes.numpy()).mean() / math.sqrt(history["largest_variance"][-1])
+        assert history["separation_mean"][-1] == pytest.approx(apart, rel=2e-3)
+        temperature = state[next(key for key in state if key.endswith("codebook.temperature"))]
+        # Of images that the tracked covariance has not seen.
+        assert history["temperature_ratio"][0] == pytest.approx(0.2, rel=0.5)
+        if run["control"] == "fixed":
+            assert temperature == pytest.approx(config["temperature_start"])
+            assert config["normalize_latents"] is False
+        else:
+            critical = state[next(k for k in state if k.endswith("critical_temperature"))]
+            assert (temperature / critical).item() == pytest.approx(0.2, rel=1e-3)
+    assert (tmp_path / "stability-cifar10-phases.png").exists()
+    # One seed more trains that seed alone.
+    assert stability(*call, "--seeds", 2).exit_code == 0
+    assert len(read(tmp_path)["runs"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--epsilons", "0.1,no"], "--epsilons must be positive numbers with commas between"),
+        (["--ratios", "0"], "--ratios must be positive numbers"),
+        (["--ratios", "inf"], "--ratios must be positive numbers"),
+        (["--inits", "far"], "--inits takes spread, near, kmeans"),
+        (["--seeds", "0"], "'--seeds'"),
+        (["--data", "moons"], "'--data'"),
+        (["--set", "epochs=3"], "--set is for --data cifar10, not for mixture"),
+        (["--data", "cifar10", "--steps", "3"], "--steps is for --data mixture"),
+        (["--data", "cifar10", "--controls", "loose"], "--controls takes follows, fixed"),
+        (["--data", "cifar10", "--set", "epsilon=3"], "--set epsilon has a meaning of its own"),
+        (
+            ["--data", "cifar10", "--set", "dataset=patches"],
+            "--set dataset has a meaning of its own",
+        ),
+        (["--data", "cifar10", "--set", "codebook-size=1"], "--set codebook_size=1: a study"),
+        (["--data", "cifar10", "--set", "colour=3"], "train.py has no option 'colour'"),
+        (["--data", "cifar10", "--set", "batch_size=0"], "batch_size"),
+        (["--report-only"], "holds no run of a stability study"),
+    ],
+)
+def test_wrong_calls_are_one_line_and_write_nothing(tmp_path, words, message):
+    result = stability(*words, "-o", tmp_path / "s")
+    assert result.exit_code == 2
+    errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"data": "mixture"}'])
+def test_a_damaged_file_is_not_written_over(tmp_path, text):
+    (tmp_path / "stability.json").write_text(text)
+    with pytest.raises(UserError, match="cannot be read as a stability study"):
+        opened(tmp_path, "mixture", {})
+    assert (tmp_path / "stability.json").read_text() == text

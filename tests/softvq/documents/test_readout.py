@@ -1,0 +1,427 @@
+"""DDCLReadout against brute force, in classifiers and on encoders."""
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from softvq import (
+    ConstantTemperature,
+    DDCLCodebook,
+    DDCLEMCodebook,
+    DDCLReadout,
+    ReadoutOutput,
+    Schedule,
+    VQCodebook,
+    two_timescale_groups,
+)
+from softvq.documents.proportions import assignments
+
+KINDS = [DDCLCodebook, DDCLEMCodebook]
+DIM, SIZE = 6, 5
+
+
+def readout_of(kind=DDCLCodebook, dim=DIM, size=SIZE, temperature=2.0, seed=0, **arguments):
+    torch.manual_seed(seed)
+    controller = ConstantTemperature(Schedule(temperature))
+    return DDCLReadout(kind(dim, size, temperature=controller, **arguments))
+
+
+def documents(count=4, length=9, dim=DIM, seed=0):
+    """Tokens, and a mask with a full document first, then shorter ones, none of them empty."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randn(count, length, dim, generator=generator)
+    lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
+    lengths[0] = length
+    return tokens, torch.arange(length) < lengths
+
+
+def brute_force(readout, tokens, mask):
+    """Proportions (B, K) and pooled (B, D) by the definition, in float64."""
+    p = readout.codebook.codebook.detach().double().numpy()
+    temperature = float(readout.codebook.temperature)
+    shares, pooled = np.zeros((len(tokens), len(p))), np.zeros((len(tokens), p.shape[1]))
+    for b, (document, real) in enumerate(zip(tokens.double().numpy(), mask.numpy(), strict=True)):
+        codes = []
+        for z in document[real]:
+            squared = ((z - p) ** 2).sum(axis=1)
+            q = np.exp(-(squared - squared.min()) / temperature)
+            q /= q.sum()
+            shares[b] += q / real.sum()
+            codes.append(sum(weight * prototype for weight, prototype in zip(q, p, strict=True)))
+        if codes:
+            pooled[b] = np.mean(codes, axis=0)
+    return shares, pooled
+
+
+@pytest.mark.parametrize("engine", ["dense", "attention"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_proportions_and_pooled_by_brute_force(kind, engine):
+    readout = readout_of(kind, engine=engine)
+    tokens, mask = documents()
+    mask[2] = False
+    out = readout(tokens, mask)
+    shares, pooled = brute_force(readout, tokens, mask)
+    np.testing.assert_allclose(out.proportions.detach(), shares, atol=1e-6)
+    np.testing.assert_allclose(out.pooled.detach(), pooled, atol=1e-6)
+    assert out.loss is out.code.loss
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(1, 4),
+    length=st.integers(1, 12),
+    size=st.integers(1, 9),
+    dim=st.integers(1, 7),
+    dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),
+    kind=st.sampled_from(KINDS),
+    seed=st.integers(0, 2**16),
+)
+def test_any_shape_and_dtype(count, length, size, dim, dtype, kind, seed):
+    readout = readout_of(kind, dim, size, seed=seed)
+    tokens, _ = documents(count, length, dim, seed)
+    tokens = tokens.to(dtype)
+    mask = torch.rand(count, length, generator=torch.Generator().manual_seed(seed)) > 0.4
+    out = readout(tokens, mask)
+    shares, pooled = brute_force(readout, tokens, mask)
+    np.testing.assert_allclose(out.proportions.detach(), shares, atol=1e-5)
+    rounding = 4 * torch.finfo(dtype).eps if dtype != torch.float64 else 1e-6
+    np.testing.assert_allclose(out.pooled.detach().double(), pooled, atol=max(rounding, 1e-5))
+    assert out.pooled.dtype == dtype
+    assert out.code.quantized.shape == tokens.shape
+    assert out.prototypes.shape == (count, size, dim)
+    sums = out.proportions.detach().sum(dim=1)
+    torch.testing.assert_close(sums, mask.any(dim=1).to(sums), atol=1e-5, rtol=0)
+    losses = out.code.losses
+    torch.testing.assert_close(
+        losses["loss_q"], losses["loss_ols"] + losses["variance"], atol=1e-5, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pooled_is_the_mean_of_the_soft_centroids_in_value_and_gradient(kind):
+    readout = readout_of(kind).double()
+    tokens, mask = documents()
+    tokens = tokens.double().requires_grad_()
+    out = readout(tokens, mask)
+    mean = (out.code.quantized * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+    torch.testing.assert_close(out.pooled, mean)
+    torch.testing.assert_close(out.pooled, out.proportions @ readout.codebook.codebook)
+    weights = torch.randn(4, DIM, dtype=torch.float64)
+    leaves = [tokens, *readout.parameters()]
+    assert len(leaves) == (2 if kind is DDCLCodebook else 1)
+    for value, expected in zip(
+        torch.autograd.grad((weights * out.pooled).sum(), leaves, retain_graph=True),
+        torch.autograd.grad((weights * mean).sum(), leaves, retain_graph=True),
+        strict=True,
+    ):
+        torch.testing.assert_close(value, expected)
+
+
+def test_gradients_of_pooled_proportions_and_prototypes_are_exact():
+    readout = readout_of(engine="dense").double()
+    tokens, mask = documents(3, 4)
+    mask[2] = False
+
+    def outputs(z, p):
+        out = torch.func.functional_call(readout, {"codebook.codebook": p}, (z, mask))
+        return out.pooled, out.proportions, out.prototypes
+
+    prototypes = readout.codebook.codebook.detach().clone().requires_grad_()
+    assert torch.autograd.gradcheck(outputs, (tokens.double().requires_grad_(), prototypes))
+
+
+def test_soft_em_passes_the_pooled_gradient_straight_to_real_tokens():
+    readout = readout_of(DDCLEMCodebook)
+    tokens, mask = documents()
+    tokens.requires_grad_()
+    out = readout(tokens, mask)
+    (grad,) = torch.autograd.grad(out.pooled[:, 0].sum(), tokens, retain_graph=True)
+    expected = mask / mask.sum(dim=1, keepdim=True)
+    torch.testing.assert_close(grad[..., 0], expected)
+    assert grad[..., 1:].count_nonzero() == 0
+    # The derivative of a share is that of the softmax, whatever the codebook.
+    (own,) = torch.autograd.grad(out.proportions[:, 0].sum(), tokens)
+    soft = DDCLReadout(DDCLCodebook(DIM, SIZE))
+    soft.codebook.load_state_dict(readout.codebook.state_dict())
+    (other,) = torch.autograd.grad(soft(tokens, mask).proportions[:, 0].sum(), tokens)
+    torch.testing.assert_close(own, other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("padding", [math.nan, math.inf, -math.inf, 1e30])
+def test_what_padding_holds_changes_nothing(padding, kind):
+    tokens, mask = documents(6, 11)
+    mask[3] = False
+    mask[4] = torch.arange(11) % 3 == 1  # Padding may stand anywhere.
+    results = []
+    for fill in (0.0, padding):
+        readout = readout_of(kind)
+        filled = torch.where(mask[..., None], tokens, fill).requires_grad_()
+        readout.initialize(filled.detach(), mask)
+        out = readout(filled, mask)
+        target = out.pooled.square().sum() + out.proportions.square().sum()
+        (target + out.prototypes.square().sum() + out.loss).backward()
+        readout.after_step(out)
+        state = [*(p.grad for p in readout.parameters()), *readout.state_dict().values()]
+        values = [out.pooled, out.proportions, out.prototypes, out.code.quantized, out.code.indices]
+        results.append([*values, filled.grad, *state])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    pooled, shares, own = results[1][:3]
+    assert not any(value[3].count_nonzero() for value in (pooled, shares, own))
+    assert results[1][5][~mask].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_padding_or_another_order_gives_the_same_document(kind):
+    readout = readout_of(kind)
+    tokens, mask = documents()
+    out = readout(tokens, mask)
+    order = torch.randperm(tokens.shape[1])
+    shuffled = readout(tokens[:, order], mask[:, order])
+    padded = readout(
+        nn.functional.pad(tokens, (0, 0, 3, 5), value=7.0), nn.functional.pad(mask, (3, 5))
+    )
+    alone = [readout(document[real][None]) for document, real in zip(tokens, mask, strict=True)]
+    for name in ("pooled", "proportions", "prototypes"):
+        value = getattr(out, name)
+        torch.testing.assert_close(getattr(shuffled, name), value)
+        torch.testing.assert_close(getattr(padded, name), value)
+        torch.testing.assert_close(torch.cat([getattr(o, name) for o in alone]), value)
+
+
+def test_a_single_token_is_its_own_soft_centroid():
+    readout = readout_of()
+    out = readout(documents(3, 1)[0])
+    torch.testing.assert_close(out.pooled, out.code.quantized[:, 0])
+    assert torch.equal(out.proportions.argmax(dim=1), out.code.indices[:, 0])
+
+
+def test_shares_stay_exact_in_half_precision_and_long_documents():
+    readout = readout_of()
+    tokens = documents(2, 3000)[0]
+    exact = readout(tokens)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = readout(tokens)
+    assert torch.equal(out.proportions, exact.proportions)
+    assert torch.equal(out.pooled, exact.pooled)
+    low = readout(tokens.bfloat16())
+    assert low.pooled.dtype == torch.bfloat16
+    assert low.proportions.dtype == torch.float32
+    torch.testing.assert_close(low.proportions.sum(dim=1), torch.ones(2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_moves_in_after_step_and_initialize_only(kind):
+    readout = readout_of(kind)
+    batches = [documents(6, length, seed=length) for length in (7, 12)]
+    readout.initialize([z for z, _ in batches], [m for _, m in batches])
+    before = {name: value.clone() for name, value in readout.state_dict().items()}
+    outs = [readout(*batch) for batch in batches]
+    assert all(torch.equal(value, before[name]) for name, value in readout.state_dict().items())
+    readout.after_step(*outs)
+    assert int(readout.codebook.steps) == 1
+    other = readout_of(kind)
+    other.codebook.load_state_dict({n[len("codebook.") :]: v for n, v in before.items()})
+    other.codebook.after_step(*(out.code for out in outs))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(readout.state_dict().values(), other.state_dict().values(), strict=True)
+    )
+    with pytest.raises(TypeError, match="after_step"):
+        readout.after_step()
+
+
+def test_its_codebook_saves_it(tmp_path):
+    pytest.importorskip("safetensors", reason="codebooks on disk need safetensors")
+    readout = readout_of(DDCLEMCodebook)
+    tokens, mask = documents()
+    readout.initialize(tokens, mask)
+    readout.codebook.save_pretrained(tmp_path)
+    again = DDCLReadout(DDCLCodebook.from_pretrained(tmp_path))
+    assert torch.equal(again(tokens, mask).pooled, readout(tokens, mask).pooled)
+    assert isinstance(again.codebook, DDCLEMCodebook)
+
+
+@pytest.mark.parametrize(("kind", "size"), [(DDCLCodebook, 600), (DDCLEMCodebook, SIZE)])
+def test_compiles_as_one_graph_and_exports_for_any_length(kind, size):
+    readout = readout_of(kind, size=size)
+    tokens, mask = documents()
+    expected = readout(tokens, mask)
+    compiled = torch.compile(readout, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(tokens, mask).pooled, expected.pooled)
+    length = torch.export.Dim("length", min=2, max=64)
+    program = torch.export.export(
+        readout, (tokens, mask), dynamic_shapes=({1: length}, {1: length})
+    )
+    out = program.module()(tokens[:, :4], mask[:, :4])
+    assert isinstance(out, ReadoutOutput)
+    torch.testing.assert_close(out.pooled, readout(tokens[:, :4], mask[:, :4]).pooled)
+
+
+def test_explain_names_shares_and_tokens():
+    readout = readout_of(size=3, temperature=1.0)
+    words = ["the", "cat", "sat", "on", "it", "all", "day"]
+    tokens = documents(1, len(words), seed=3)[0][0]
+    found = readout.explain(tokens, words, top=4)
+    q = assignments(readout.codebook, tokens[None])[0].detach().numpy()
+    assert [part.prototype for part in found] == np.argsort(-q.mean(axis=0)).tolist()
+    for part in found:
+        column = q[:, part.prototype]
+        assert part.share == pytest.approx(column.mean(), abs=1e-6)
+        assert [token.position for token in part.tokens] == np.argsort(-column)[:4].tolist()
+        assert [token.word for token in part.tokens] == [words[t.position] for t in part.tokens]
+        for token in part.tokens:
+            assert token.assignment == pytest.approx(column[token.position], abs=1e-6)
+    assert sum(part.share for part in found) == pytest.approx(1, abs=1e-5)
+    assert len(readout.explain(tokens, words, top=99)[0].tokens) == len(words)
+
+
+def test_wrong_calls_are_refused():
+    readout = readout_of()
+    tokens, mask = documents()
+    with pytest.raises(TypeError, match="VQCodebook"):
+        DDCLReadout(VQCodebook(DIM, SIZE))
+    with pytest.raises(ValueError, match="channel_first"):
+        DDCLReadout(DDCLCodebook(DIM, SIZE, channel_first=True))
+    with pytest.raises(ValueError, match=r"\(B, T, D\).*tokens\[None\]"):
+        readout(tokens[0])
+    with pytest.raises(ValueError, match="at least one token"):
+        readout(tokens[:, :0])
+    with pytest.raises(ValueError, match=f"dim = {DIM}"):
+        readout(tokens[..., :3])
+    with pytest.raises(ValueError, match="mask"):
+        readout(tokens, mask[:, :2])
+    with pytest.raises(TypeError, match="bool"):
+        readout(tokens, mask.long())
+    with pytest.raises(TypeError, match="floating"):
+        readout(tokens.long())
+    with pytest.raises(ValueError, match="a word for each of the 9 tokens, got 2"):
+        readout.explain(tokens[0], ["two", "words"])
+    with pytest.raises(ValueError, match=r"\(T, D\)"):
+        readout.explain(tokens, ["w"] * 9)
+    with pytest.raises(ValueError, match="top"):
+        readout.explain(tokens[0], ["w"] * 9, top=0)
+
+
+class Classifier(nn.Module):
+    """Words, a transformer encoder, a readout, a linear head on pooled and proportions."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.embed = nn.Embedding(12, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.readout = DDCLReadout(kind(16, 8))
+        self.head = nn.Linear(16 + 8, 2)
+
+    def tokens(self, words, mask):
+        return self.encoder(self.embed(words), src_key_padding_mask=~mask)
+
+    def forward(self, words, mask):
+        out = self.readout(self.tokens(words, mask), mask)
+        return self.head(torch.cat([out.pooled, out.proportions], dim=1)), out
+
+
+def sentences(count, seed):
+    """Label 1 where a document has word 1; words 2 to 11 mean nothing; 0 is padding."""
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.randint(2, 12, (count, 10), generator=generator)
+    labels = torch.randint(2, (count,), generator=generator)
+    mask = torch.arange(10) < torch.randint(4, 11, (count, 1), generator=generator)
+    words[labels == 1, 2] = 1
+    return words * mask, mask, labels
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_classifier_with_a_transformer_encoder_learns(kind):
+    torch.manual_seed(0)
+    model = Classifier(kind)
+    words, mask, labels = sentences(256, seed=0)
+    model.readout.initialize(model.tokens(words, mask).detach(), mask)
+    optimizer = torch.optim.Adam(two_timescale_groups(model, lr=5e-3, epsilon=0.3))
+    for _ in range(50):
+        logits, out = model(words, mask)
+        optimizer.zero_grad()
+        (nn.functional.cross_entropy(logits, labels) + out.loss).backward()
+        optimizer.step()
+        model.readout.after_step(out)
+    words, mask, labels = sentences(256, seed=1)
+    model.eval()
+    with torch.no_grad():
+        assert (model(words, mask)[0].argmax(dim=1) == labels).float().mean() > 0.9
+
+
+def test_on_a_hugging_face_encoder():
+    transformers = pytest.importorskip("transformers", reason="needs softvq[experiments]")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=12,
+    )  # fmt: skip
+    encoder = transformers.BertModel(config, add_pooling_layer=False).eval()
+    readout = DDCLReadout(DDCLCodebook(16, 6))
+    ids = torch.randint(30, (5, 12))
+    attention_mask = (torch.arange(12) < torch.tensor([[12], [9], [5], [3], [1]])).long()
+
+    def read(ids):
+        return encoder(input_ids=ids, attention_mask=attention_mask).last_hidden_state
+
+    mask = attention_mask.bool()
+    readout.initialize(read(ids).detach(), mask)
+    out = readout(read(ids), mask)
+    (out.pooled.square().sum() + out.loss).backward()
+    assert all(p.grad.isfinite().all() for p in readout.parameters())
+    assert encoder.embeddings.word_embeddings.weight.grad.abs().sum() > 0
+    other = torch.where(mask, ids, 29)
+    torch.testing.assert_close(readout(read(other), mask).proportions, out.proportions)
+
+
+@pytest.mark.slow
+def test_on_minilm_as_by_brute_force():
+    transformers = pytest.importorskip("transformers", reason="needs softvq[experiments]")
+    beside = Path(__file__).resolve().parents[4] / "shared" / "data"
+    folder = Path(os.environ.get("SOFTVQ_SHARED") or beside) / "minilm_l6_v2_fp16"
+    if not folder.is_dir():
+        reason = f"no encoder for tests: {folder} is missing (set SOFTVQ_SHARED)"
+        (pytest.fail if os.environ.get("SOFTVQ_REQUIRE_DATA") == "1" else pytest.skip)(reason)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    encoder = transformers.AutoModel.from_pretrained(
+        folder, local_files_only=True, dtype=torch.float32
+    ).eval()
+    texts = ["The rocket reached orbit.", "Bake the bread for an hour, then let it rest.", "Salt."]
+    readout = DDCLReadout(DDCLCodebook(encoder.config.hidden_size, 8))
+
+    def read(**padding):
+        batch = tokenizer(texts, return_tensors="pt", **padding)
+        with torch.no_grad():
+            return batch, encoder(**batch).last_hidden_state, batch["attention_mask"].bool()
+
+    batch, tokens, mask = read(padding=True)
+    readout.initialize(tokens, mask)
+    out = readout(tokens, mask)
+    shares, pooled = brute_force(readout, tokens, mask)
+    np.testing.assert_allclose(out.proportions.detach(), shares, atol=1e-5)
+    np.testing.assert_allclose(out.pooled.detach(), pooled, atol=1e-5)
+    longer = readout(*read(padding="max_length", max_length=40)[1:])
+    torch.testing.assert_close(longer.proportions, out.proportions, atol=1e-4, rtol=0)
+    words = tokenizer.convert_ids_to_tokens(batch["input_ids"][0][mask[0]])
+    first = readout.explain(tokens[0][mask[0]], words)[0]
+    assert first.share == pytest.approx(out.proportions[0].max().item(), abs=1e-4)
+    assert len(first.tokens) == 5
+
+
+def test_the_mean_at_a_prototype_of_little_mass_lies_among_the_tokens():
+    codebook = DDCLCodebook(1, 2, temperature=ConstantTemperature(Schedule(1.0)))
+    codebook.codebook.data = torch.tensor([[0.0], [5.0]])
+    out = DDCLReadout(codebook)(torch.tensor([[[0.6], [1.0]]]))
+    assert out.proportions[0, 1] < 1e-5
+    assert 0.6 < out.prototypes[0, 1, 0] < 1.0
+    far = DDCLReadout(codebook)(torch.tensor([[[-60.0], [-50.0]]])).prototypes
+    assert far[0, 1, 0] == 0

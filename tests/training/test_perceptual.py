@@ -1,0 +1,165 @@
+"""LPIPS, and weights from files: against published values, torchvision, and what can go wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torchvision import models
+
+from training.losses import NETS, PerceptualDistance
+from training.weights import WeightsError, fetch_weights
+
+# Without their classifiers, which are ten times as large and judge nothing.
+MAKERS = {"squeeze": models.squeezenet1_1, "alex": models.alexnet, "vgg": models.vgg16}
+
+
+@pytest.fixture(scope="module")
+def squeeze(shared: Path) -> PerceptualDistance:
+    return PerceptualDistance("squeeze", shared / "lpips" / "squeezenet1_1_features.pth")
+
+
+def random_features(net: str) -> torch.nn.Module:
+    """Those of torchvision, untrained."""
+    with torch.device("meta"):
+        features = MAKERS[net](weights=None).features
+    features = features.to_empty(device="cpu").eval()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in features.parameters():
+        torch.nn.init.normal_(parameter, std=0.03, generator=generator)
+    return features
+
+
+@pytest.fixture(scope="module")
+def random_weights(tmp_path_factory) -> dict[str, Path]:
+    """Files as torchvision's of whole networks."""
+    folder = tmp_path_factory.mktemp("weights")
+    for name in NETS:
+        state = {f"features.{k}": v for k, v in random_features(name).state_dict().items()}
+        torch.save(state | {"classifier.1.weight": torch.zeros(3)}, folder / f"{name}.pth")
+    return {name: folder / f"{name}.pth" for name in NETS}
+
+
+def test_published_values_of_torchmetrics(squeeze):
+    """Its documentation has 0.1024 and 0.0938 for these pairs, in [-1, 1] there."""
+    generator = torch.Generator().manual_seed(42)
+    first, second = (torch.rand(2, 3, 100, 100, generator=generator) for _ in range(2))
+    assert squeeze(first, second).tolist() == pytest.approx([0.1024, 0.0938], abs=5e-5)
+
+
+def test_equal_images_have_no_distance_and_both_have_a_gradient(squeeze):
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert squeeze(images, images).tolist() == [0, 0, 0]
+    other = (images * 0.5).requires_grad_()
+    squeeze(other, images).sum().backward()
+    assert other.grad is not None
+    assert other.grad.abs().sum() > 0
+    assert not any(p.requires_grad for p in squeeze.parameters())
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("alone", [True, False])
+def test_every_feature_of_a_file_is_in_the_network(net, alone, random_weights, tmp_path):
+    """From a whole classifier, or from its features alone."""
+    state = torch.load(random_weights[net], weights_only=True)
+    features = {k.removeprefix("features."): v for k, v in state.items() if "features" in k}
+    torch.save(features, tmp_path / "features.pth")
+    file = tmp_path / "features.pth" if alone else random_weights[net]
+    tower = PerceptualDistance(net, file).network.net
+    x = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    reference = random_features(net)
+    seen = []
+    with torch.no_grad():
+        for layer in reference:
+            x = layer(x)
+            seen.append(x)
+        outputs = tower(torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(1)))
+    # The package's layers may work in place, the last of each slice does not change later.
+    assert all(any(o.shape == s.shape and torch.allclose(o, s) for s in seen) for o in outputs)
+
+
+def test_linear_layers_are_the_trained_ones(random_weights):
+    """Of the package, positive, and not of the random features."""
+    first, second = (PerceptualDistance("alex", random_weights["alex"]) for _ in range(2))
+    for a, b in zip(first.network.lins.parameters(), second.network.lins.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert a.min() >= 0
+
+
+def test_grey_images_are_repeated_and_sizes_are_scaled(squeeze, shared):
+    grey = torch.rand(2, 1, 40, 40, generator=torch.Generator().manual_seed(2))
+    other = grey.flip(0)
+    expected = squeeze(grey.repeat(1, 3, 1, 1), other.repeat(1, 3, 1, 1))
+    assert torch.equal(squeeze(grey, other), expected)
+    scaled = PerceptualDistance("squeeze", shared / "lpips/squeezenet1_1_features.pth", resize=64)
+    larger = [
+        F.interpolate(part.repeat(1, 3, 1, 1), (64, 64), mode="bilinear", antialias=True)
+        for part in (grey, other)
+    ]
+    assert torch.allclose(scaled(grey, other), squeeze(*larger))
+    assert "resized to 64" in scaled.definition
+    assert "as they are" in squeeze.definition
+
+
+def test_stays_in_eval_mode(squeeze):
+    squeeze.train()
+    assert not any(module.training for module in squeeze.modules())
+
+
+def test_small_images_are_refused_with_the_option_that_helps(squeeze):
+    with pytest.raises(WeightsError, match=r"at least 17 pixels, got \(8, 8\).*--lpips-resize"):
+        squeeze(torch.rand(1, 3, 8, 8), torch.rand(1, 3, 8, 8))
+
+
+def test_unknown_nets_are_refused():
+    with pytest.raises(ValueError, match="squeeze, alex, vgg, got 'resnet'"):
+        PerceptualDistance("resnet")
+
+
+def test_files_that_hold_no_such_weights_are_refused_in_one_line(random_weights, tmp_path):
+    (tmp_path / "text.pth").write_text("hello")
+    torch.save([1, 2], tmp_path / "list.pth")
+    torch.save({"state_dict": {"0.weight": torch.zeros(1)}}, tmp_path / "other.pth")
+    cases = {
+        tmp_path / "none.pth": "there is no such file",
+        tmp_path / "text.pth": "cannot be read",
+        tmp_path / "list.pth": "holds no state dict",
+        tmp_path / "other.pth": "is of another network",
+        random_weights["vgg"]: "is of another network",
+    }
+    for file, message in cases.items():
+        with pytest.raises(WeightsError) as caught:
+            PerceptualDistance("squeeze", file)
+        text = str(caught.value)
+        assert message in text
+        assert text.startswith(f"--lpips-weights {file}")
+        assert "\n" not in text
+
+
+def test_a_failed_download_names_what_to_get_and_the_option():
+    def fetch() -> None:
+        raise OSError("no route to host")
+
+    with pytest.raises(WeightsError) as caught:
+        fetch_weights(fetch, "--lpips-weights", "torchvision's weights of alexnet")
+    assert "torchvision's weights of alexnet could not be downloaded" in str(caught.value)
+    assert "no route to host" in str(caught.value)
+    assert str(caught.value).endswith("--lpips-weights")
+
+
+def test_without_a_file_torchvision_is_asked(monkeypatch, random_weights):
+    state = torch.load(random_weights["alex"], weights_only=True)
+    asked = []
+
+    def get_state_dict(self, *args, **options):
+        asked.append(self.url)
+        return state
+
+    monkeypatch.setattr(
+        type(models.AlexNet_Weights.IMAGENET1K_V1), "get_state_dict", get_state_dict
+    )
+    distance = PerceptualDistance("alex")
+    assert asked == [models.AlexNet_Weights.IMAGENET1K_V1.url]
+    assert torch.equal(distance.network.net.slice1[0].weight, state["features.0.weight"])
