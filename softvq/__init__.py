@@ -1,5 +1,6 @@
 """softvq: soft codebooks for generative models, with hard baselines and honest usage counts."""
 
+from .attach import attach
 from .codebooks.codebook import Codebook
 from .codebooks.ddcl import DDCLCodebook
 from .codebooks.ddcl_em import DDCLEMCodebook
@@ -33,6 +34,7 @@ __all__ = [
     "UtilizationTracker",
     "VQCodebook",
     "VQEMACodebook",
+    "attach",
     "kmeans",
     "two_timescale_groups",
 ]

@@ -40,6 +40,7 @@ class Codebook(Pretrained, nn.Module):
 
     codebook: Tensor
     steps: Tensor
+    initialized: Tensor
     # Whether the decoder's gradient passes to the latents as if the code were the latent.
     straight_through = False
 
@@ -69,6 +70,7 @@ class Codebook(Pretrained, nn.Module):
         self.seed = seed
         self.channel_first = channel_first
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("initialized", torch.zeros((), dtype=torch.bool))
 
     def extra_repr(self) -> str:
         """Sizes, for ``print(model)``."""
@@ -219,6 +221,7 @@ class Codebook(Pretrained, nn.Module):
         flat = gathered(flat)
         self.codebook.copy_(kmeans(flat, self.codebook_size, seed=seed, iterations=iterations))
         self._initialized_from(flat)
+        self.initialized.fill_(True)
 
     def _kept(self, z: Tensor, mask: Tensor | None) -> Tensor:
         """Latents (M, D) that are not masked, in the codebook's dtype."""
