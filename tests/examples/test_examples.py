@@ -79,3 +79,12 @@ def test_sequences_of_unequal_length():
     assert min(errors[:3]) > 20 * max(errors[-3:])
     assert right > 0.98
     assert main(padding=7) == (errors, right)
+
+
+@pytest.mark.filterwarnings("ignore")  # of Lightning and Accelerate themselves
+@pytest.mark.parametrize(("example", "steps"), [("lightning_module", 48), ("accelerate_loop", 24)])
+def test_a_loop_of_others_steps_the_codebook(example, steps, capsys):
+    pytest.importorskip(example.split("_")[0])
+    model = load(example).main()
+    assert int(model.codebook.steps) == steps
+    assert "of 32 codes used" in capsys.readouterr().out
