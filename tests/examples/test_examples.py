@@ -82,9 +82,9 @@ def test_sequences_of_unequal_length():
 
 
 @pytest.mark.filterwarnings("ignore")  # of Lightning and Accelerate themselves
-@pytest.mark.parametrize(("example", "steps"), [("lightning_module", 48), ("accelerate_loop", 24)])
-def test_a_loop_of_others_steps_the_codebook(example, steps, capsys):
-    pytest.importorskip(example.split("_")[0])
-    model = load(example).main()
+@pytest.mark.parametrize(("name", "steps"), [("lightning_module", 48), ("accelerate_loop", 24)])
+def test_a_loop_of_others_steps_the_codebook(name, steps, capsys):
+    pytest.importorskip(name.split("_")[0])
+    model = example(name)["main"]()
     assert int(model.codebook.steps) == steps
     assert "of 32 codes used" in capsys.readouterr().out
