@@ -18,7 +18,8 @@ from softvq import (
     StackOutput,
     UtilizationTracker,
 )
-from softvq._internal.distributed import widest_dtype, world_size
+from softvq._internal.distributed import world_size
+from softvq.functional import widest_dtype
 
 from .data.datasets import to_float
 from .distributed import rank, sum_over_processes
