@@ -86,7 +86,7 @@ class DDCLReadout(nn.Module):
     ``proportions`` and ``prototypes`` have exact derivatives with either.
 
     The readout has no state but its codebook's: ``readout.codebook.save_pretrained(path)`` saves
-    it, and ``DDCLReadout(DDCLCodebook.from_pretrained(path))`` is an equal one.
+    it, and ``DDCLReadout(SoftCodebook.from_pretrained(path))`` is an equal one.
 
     Args:
         codebook: Any soft codebook of the encoder's width, ``channel_first=False``.
