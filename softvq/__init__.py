@@ -1,17 +1,19 @@
 """softvq: soft codebooks for generative models, with hard baselines and honest usage counts."""
 
 from .codebooks.codebook import Codebook
-from .codebooks.ddcl import DDCLCodebook
-from .codebooks.ddcl_em import DDCLEMCodebook
-from .codebooks.output import CodebookOutput, StackOutput
+from .codebooks.ddcl import DDCLCodebook, DDCLEMCodebook
+from .codebooks.interface import CodebookOutput, StackOutput, after_step_of
+from .codebooks.soft import SoftCodebook
 from .codebooks.stack import CodebookStack
 from .codebooks.temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
 from .codebooks.vq import VQCodebook, VQEMACodebook
 from .documents.compressor import DocumentCompressor
+from .documents.proportions import assignments, checked_documents, mean_token, proportions
 from .documents.readout import DDCLReadout, ReadoutOutput
 from .initialize import kmeans
 from .optim import two_timescale_groups
-from .utilization import Utilization, UtilizationTracker
+from .plotting import usage_curve, usage_heat_map
+from .utilization import Utilization, UtilizationTracker, perplexity_of
 
 __version__ = "0.1.0"
 
@@ -28,11 +30,20 @@ __all__ = [
     "DocumentCompressor",
     "ReadoutOutput",
     "Schedule",
+    "SoftCodebook",
     "StackOutput",
     "Utilization",
     "UtilizationTracker",
     "VQCodebook",
     "VQEMACodebook",
+    "after_step_of",
+    "assignments",
+    "checked_documents",
     "kmeans",
+    "mean_token",
+    "perplexity_of",
+    "proportions",
     "two_timescale_groups",
+    "usage_curve",
+    "usage_heat_map",
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from softvq.utilization import usage_curve, usage_heat_map
+from softvq import usage_curve, usage_heat_map
 
 from .layout import fitted, new_figure
 from .sample import LevelSample
@@ -88,12 +88,12 @@ def lorenz_figure(counts: Tensor, note: str = "") -> Figure:
 
 
 def usage_curve_figure(counts: Tensor, note: str = "") -> Figure:
-    """:func:`softvq.utilization.usage_curve`, at the common width."""
+    """:func:`softvq.usage_curve`, at the common width."""
     return fitted(usage_curve(counts), 3.4, note)
 
 
 def heat_map_figure(history: Tensor) -> Figure:
-    """:func:`softvq.utilization.usage_heat_map`; of a large codebook, of groups of adjacent codes.
+    """:func:`softvq.usage_heat_map`; of a large codebook, of groups of adjacent codes.
 
     Args:
         history: (E, K) counts, a row an epoch.
