@@ -67,7 +67,7 @@ def train(config: TrainConfig, *, resume: bool = False, callbacks: Sequence[Any]
             if config.quantizer.kmeans_init:
                 say(f"placing {config.model.codebook_size} prototypes by k-means")
         try:
-            trainer = Trainer(config, splits, folder, state)
+            trainer = Trainer(config, splits, folder, state, callbacks=callbacks)
         except KeyboardInterrupt:
             say("stopped before the first step: nothing to save", err=True)
             raise

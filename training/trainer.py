@@ -6,6 +6,7 @@ import math
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -63,8 +64,10 @@ class Trainer:
         splits: ImageSplits,
         folder: Path,
         state: dict[str, Any] | None = None,
+        *,
+        callbacks: Sequence[Any] = (),
     ) -> None:
-        self.config = config
+        self.config, self.callbacks = config, callbacks
         self.folder = folder
         self.device = choose_device(config.run.device)
         self.splits = splits
@@ -154,6 +157,8 @@ class Trainer:
         ) as bar:
             for batch in self.feed.epoch(epoch, self.step):
                 loss = self._train_step(batch)
+                for callback in self.callbacks:
+                    callback.on_step(self)
                 bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
                 bar.update()
                 if self._signal is not None and self.step < end:
