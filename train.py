@@ -12,9 +12,10 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import Field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -23,16 +24,20 @@ from training.config import PRESETS, TrainConfig
 from training.errors import UserError
 from training.options import OWN, check_given
 
+if TYPE_CHECKING:
+    from training.callbacks import Callback
+
 # What may differ from the interrupted run when it goes on.
 RESUMABLE = ("out", "device", "epochs", "steps", "data_dir")
 
 
-def train(config: TrainConfig, *, resume: bool = False) -> Path:
+def train(config: TrainConfig, *, resume: bool = False, callbacks: Sequence[Callback] = ()) -> Path:
     """Train a model and leave a run folder.
 
     Args:
         config: The options.
         resume: Continue the run in ``config.out`` from its last checkpoint.
+        callbacks: Called at the start, after each step and epoch, and at the end.
 
     Returns:
         The run folder: config.json, metrics.jsonl, last.pt, best.pt, TensorBoard events.
@@ -45,12 +50,12 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
     from training.distributed import process_group
 
     with process_group():
-        return _train(config, resume)
+        return _train(config, resume, callbacks)
 
 
-def _train(config: TrainConfig, resume: bool) -> Path:
+def _train(config: TrainConfig, resume: bool, callbacks: Sequence[Callback]) -> Path:
     from training.checkpoint import load_checkpoint, write_text
-    from training.data.datasets import default_data_dir, load_splits
+    from training.data.splits import default_data_dir, load_splits
     from training.distributed import main_process_first, rank
     from training.trainer import Trainer
 
@@ -84,7 +89,7 @@ def _train(config: TrainConfig, resume: bool) -> Path:
         if config.kmeans_init and config.quantizer in OWN:
             say(f"placing {config.codebook_size} prototypes by k-means")
     try:
-        trainer = Trainer(config, splits, folder, state)
+        trainer = Trainer(config, splits, folder, state, callbacks=callbacks)
     except KeyboardInterrupt:
         say("stopped before the first step: nothing to save", err=True)
         raise

@@ -15,7 +15,7 @@ from models import ImageTokenizer, build_model
 from .errors import CheckpointError, UserError
 
 FORMAT = 2
-# What Trainer.save writes.
+# What training.state.save_run writes.
 KEYS = {
     "format", "config", "model_config", "model", "optimizer", "trackers",
     "step", "sums", "seconds", "best",

@@ -17,3 +17,7 @@ class CheckpointError(UserError):
 
 class DatasetError(UserError):
     """Data that is missing, damaged or too small."""
+
+
+class DivergedError(UserError):
+    """Training that came to values that are not finite."""
