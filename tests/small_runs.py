@@ -58,7 +58,7 @@ def at_step(patch: pytest.MonkeyPatch, step: int, act: Callable[[], object]) -> 
 
 
 def small(out: Path | None, **options: Any) -> TrainConfig:
-    return TrainConfig(**(SMALL | options), out=str(out) if out else None)
+    return TrainConfig.from_options(**(SMALL | options), out=str(out) if out else None)
 
 
 def run_small(out: Path | None, **options: Any) -> Path:

@@ -20,4 +20,4 @@ class DatasetError(UserError):
 
 
 class DivergedError(UserError):
-    """Training that came to values that are not finite."""
+    """A run whose loss, latents or prototypes are no longer finite numbers."""

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from models import ImageTokenizerOutput
 from softvq import CodebookOutput, StackOutput
 
-from .config import TrainConfig
+from .config import OptimizerConfig
 from .weights import WeightsError, fetch_weights, fill, read_weights
 
 NETS = ("squeeze", "alex", "vgg")
@@ -28,11 +28,11 @@ _SMALLEST = {"squeeze": 17, "alex": 31, "vgg": 16}
 OPTION = "--lpips-weights"
 
 
-def training_loss(config: TrainConfig, images: Tensor, device: torch.device) -> TrainingLoss:
+def training_loss(config: OptimizerConfig, images: Tensor, device: torch.device) -> TrainingLoss:
     """The loss that a config asks for.
 
     Args:
-        config: The options.
+        config: The options of the optimiser.
         images: uint8 (N, C, H, W), the training images.
         device: The device of training, for LPIPS.
 

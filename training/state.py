@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,15 +15,26 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 
-def start_run(trainer: Trainer) -> None:
-    """Statistics of the latents first, then prototypes from latents of several batches.
+def begin_run(trainer: Trainer, state: dict[str, Any] | None) -> None:
+    """Start a run, or put it where its checkpoint was written.
 
     Args:
         trainer: A new run.
+        state: What :func:`training.checkpoint.load_checkpoint` returned, of the same config; None
+            for a new run.
 
     Raises:
-        UserError: If there are fewer latents than prototypes.
+        CheckpointError: If the state does not fit the model and the optimiser.
+        UserError: If the data is other data than then, or there are fewer latents than prototypes.
     """
+    if state is None:
+        _start(trainer)
+    else:
+        _restore(trainer, state)
+
+
+def _start(trainer: Trainer) -> None:
+    """Statistics of the latents first, then prototypes from latents of several batches."""
     # Counted, not encoded: a quantizer of others would start itself on these raw latents.
     batch = next(trainer.feed.sample(1, step=0))
     grids = trainer.model.grids(*batch.shape[2:])
@@ -33,11 +43,11 @@ def start_run(trainer: Trainer) -> None:
         for level, (height, width) in zip(trainer.model.levels, grids, strict=True)
     ]
     sample_batches = trainer.feed.sample(min(max(4, *wanted), 64), step=0)
-    if not trainer.config.kmeans_init:
+    if not trainer.config.quantizer.kmeans_init:
         trainer.model.calibrate(sample_batches)
         return
     try:
-        trainer.model.initialize(sample_batches, seed=trainer.config.seed)
+        trainer.model.initialize(sample_batches, seed=trainer.config.run.seed)
     except ValueError as error:
         raise UserError(f"no k-means of the latents ({error}); or --init random") from error
 
@@ -66,26 +76,20 @@ def save_run(trainer: Trainer, name: str) -> None:
         "sums": trainer.sums,
         "seconds": trainer.seconds,
         "best": trainer.best,
-        "config": asdict(trainer.config),
+        "config": trainer.config.options(),
         "images": trainer.splits.sizes,
     }
     save_checkpoint(trainer.folder / name, state)
 
 
-def restore_run(trainer: Trainer, state: dict[str, Any]) -> None:
-    """Put a run where its checkpoint was written.
-
-    Args:
-        trainer: A new run of the same config.
-        state: What :func:`load_checkpoint` returned.
-
-    Raises:
-        CheckpointError: If the state does not fit the model and the optimiser.
-        UserError: If the data is other data than then.
-    """
+def _restore(trainer: Trainer, state: dict[str, Any]) -> None:
+    learning_rates = [group["lr"] for group in trainer.optimizer.param_groups]
     try:
         trainer.model.load_state_dict(state["model"])
         trainer.optimizer.load_state_dict(state["optimizer"])
+        # Checkpoints of before there was a scheduler lack what it starts from.
+        for group, lr in zip(trainer.optimizer.param_groups, learning_rates, strict=True):
+            group["initial_lr"] = lr
         for tracker, saved in zip(trainer.trackers, state["trackers"], strict=True):
             tracker.load_state_dict(saved)
         _check_moments(trainer.optimizer)
@@ -114,12 +118,10 @@ def resumed_model_config(
     """
     if state is None:
         return model_config
-    saved = state["model_config"]
     # More epochs than planned go on at the last temperature: a longer schedule would heat up what
-    # has cooled down. Runs of before there was balance go on without.
+    # has cooled down.
     kept = ("temperature_hold_steps", "temperature_steps")
-    own = {name: saved[name] for name in kept} | {"balance": saved.get("balance", 0.0)}
-    return model_config | own
+    return model_config | {name: state["model_config"][name] for name in kept}
 
 
 def _check_moments(optimizer: torch.optim.Optimizer) -> None:

@@ -27,7 +27,7 @@ from .distributed import any_process, choose_device, mean_over_processes, rank, 
 from .errors import DivergedError, UserError
 from .losses import training_loss
 from .metrics import epoch_lines, trackers_of
-from .state import restore_run, resumed_model_config, save_run, start_run
+from .state import begin_run, resumed_model_config, save_run
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 
@@ -55,49 +55,38 @@ class Trainer:
         *,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        self.config, self.splits, self.folder = config, splits, folder
-        self.callbacks = callbacks
-        self.device = choose_device(config.device)
+        self.config, self.splits, self.folder, self.callbacks = config, splits, folder, callbacks
+        options, seed = config.optimizer, config.run.seed
+        self.device = choose_device(config.run.device)
         self.rank, self.processes = rank(), world_size()
-        self.batch_size = min(config.batch_size, len(splits.train))
+        self.batch_size = min(options.batch_size, len(splits.train))
         if self.batch_size % self.processes:
             raise UserError(
                 f"a batch of {self.batch_size} images cannot be shared out evenly among "
                 f"{self.processes} processes; choose another --batch-size"
             )
-        self.feed = ImageFeed(
-            splits.train.to(self.device),
-            self.batch_size,
-            seed=config.seed,
-            augment=config.augment,
-            rank=self.rank,
-            processes=self.processes,
-        )
-        self.total_steps = config.steps or config.epochs * self.feed.steps_per_epoch
+        images, share = splits.train.to(self.device), (self.rank, self.processes)
+        augment = config.data.augment
+        self.feed = ImageFeed(images, self.batch_size, seed=seed, augment=augment, share=share)
+        self.total_steps = options.steps or options.epochs * self.feed.steps_per_epoch
         self.model_config = resumed_model_config(config.model_config(self.total_steps), state)
-        torch.manual_seed(config.seed)
+        torch.manual_seed(seed)
         # Channels last is twice as fast on the CPU as contiguous, and faster on tensor cores.
         self.model: ImageTokenizer = new_model(self.model_config).to(self.device)
         self.model = self.model.to(memory_format=torch.channels_last).train()
-        groups = two_timescale_groups(self.model, config.lr, config.timescale_ratio)
+        groups = two_timescale_groups(self.model, options.lr, config.timescale_ratio)
         self.optimizer = torch.optim.Adam(groups, fused=self.device.type != "mps")
         self.trackers = trackers_of(self.model)
-        self.loss_terms = training_loss(config, splits.train, self.device)
+        self.loss_terms = training_loss(options, splits.train, self.device)
         self.step, self.best, self.seconds = 0, math.inf, 0.0
-        self.sums: dict[str, float] = {}
-        self.loss = math.nan
+        self.loss, self.sums = math.nan, dict[str, float]()
         self.signal: int | None = None
-        if state is None:
-            start_run(self)
-        else:
-            restore_run(self, state)
-        for group, new in zip(self.optimizer.param_groups, groups, strict=True):
-            group["initial_lr"] = new["lr"]  # checkpoints of before there was a scheduler lack it
+        begin_run(self, state)
         self.schedule = LambdaLR(self.optimizer, self._lr_factor, last_epoch=self.step - 1)
         self.forward_model: nn.Module = self.model
         if self.processes > 1:
             self.forward_model = DistributedDataParallel(self.model)
-        if config.compile:
+        if config.run.compile:
             self.forward_model = torch.compile(self.forward_model)  # type: ignore[assignment]
 
     def run(self) -> int | None:
@@ -126,12 +115,12 @@ class Trainer:
                 bar.update()
                 for callback in at_steps:
                     callback.on_step(self)
-                ended = self.step % self.feed.steps_per_epoch == 0 or self.step == self.total_steps
-                if ended:
+                if self.step % self.feed.steps_per_epoch == 0 or self.step == self.total_steps:
                     break
-                if self._stopping() or self._late():
+                stopping = self._stopping()
+                if stopping or self._late():
                     save_run(self, "last.pt")
-                if self.signal is not None:
+                if stopping:
                     return
         lines = epoch_lines(self, epoch + 1)
         for callback in callbacks:
@@ -152,7 +141,7 @@ class Trainer:
         """One step of all processes, each on its share of the batch."""
         start = time.perf_counter()
         torch.manual_seed(self.feed.model_seed(self.step))  # for the levels that are dropped
-        bf16 = self.config.precision == "bf16"
+        bf16 = self.config.run.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             output: ImageTokenizerOutput = self.forward_model(images)
         terms = self.loss_terms(output, images)
@@ -179,7 +168,7 @@ class Trainer:
         self.seconds += time.perf_counter() - start
 
     def _lr_factor(self, step: int) -> float:
-        if self.config.lr_schedule == "constant":
+        if self.config.optimizer.lr_schedule == "constant":
             return 1.0
         return (1 + math.cos(math.pi * step / self.total_steps)) / 2
 

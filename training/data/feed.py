@@ -36,8 +36,7 @@ class ImageFeed:
         batch_size: Number of images in a batch, those of all processes together.
         seed: Seed of all draws.
         augment: Whether batches are flipped and shifted.
-        rank: Number of this process, from 0.
-        processes: Number of processes that share each batch.
+        share: Number of this process, from 0, and number of processes that share each batch.
     """
 
     def __init__(
@@ -47,15 +46,13 @@ class ImageFeed:
         *,
         seed: int,
         augment: bool,
-        rank: int = 0,
-        processes: int = 1,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
         self.images = images
         self.batch_size = batch_size
         self.seed = seed
         self.augment = augment
-        self.rank = rank
-        self.processes = processes
+        self.rank, self.processes = share
         self.steps_per_epoch = len(images) // batch_size
 
     def epoch(self, epoch: int, step: int) -> Iterator[Tensor]:
