@@ -25,11 +25,12 @@ from training.options import check_given
 from training.start import check_run_folder, load_data, write_status
 
 if TYPE_CHECKING:
-    from training.data.datasets import ImageSplits
+    from training.callbacks import Callback
+    from training.data.splits import ImageSplits
     from training.trainer import Trainer
 
 
-def train(config: TrainConfig, *, resume: bool = False, callbacks: Sequence[Any] = ()) -> Path:
+def train(config: TrainConfig, *, resume: bool = False, callbacks: Sequence[Callback] = ()) -> Path:
     """Train a model and leave a run folder.
 
     Args:

@@ -16,7 +16,7 @@ from .errors import CheckpointError, UserError
 from .migration import migrate_config, migrate_model_config
 
 FORMAT = 2
-# What Trainer.save writes.
+# What training.state.save_run writes.
 KEYS = {
     "format", "config", "model_config", "model", "optimizer", "trackers",
     "step", "sums", "seconds", "best",

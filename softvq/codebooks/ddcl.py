@@ -176,6 +176,13 @@ class DDCLCodebook(Codebook):
             return soft_quantize_attention if self.codebook_size >= 512 else soft_quantize
         return soft_quantize if self.engine == "dense" else soft_quantize_attention
 
+    def temperature_info(self) -> dict[str, float | None]:
+        """Temperature and T / T_c."""
+        return {
+            "temperature": self.temperature.item(),
+            "temperature_ratio": self.temperature_ratio.item(),
+        }
+
     @property
     def temperature_ratio(self) -> Tensor:
         """T / T_c: collapse of all prototypes attracts above 1 and is a saddle below."""
