@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -50,18 +49,8 @@ class ImageTokenizer(nn.Module):
 
     @property
     def has_tokens(self) -> bool:
-        """Whether images become tokens; a model without a bottleneck has none."""
-        return self.levels[0].has_tokens
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Eval mode for a while; the mode of before comes back."""
-        was_training = self.training
-        self.eval()
-        try:
-            yield
-        finally:
-            self.train(was_training)
+        """Whether images have tokens: not where the codebook passes the latents through."""
+        return all(level.has_tokens for level in self.levels)
 
     def grids(self, height: int, width: int) -> list[tuple[int, int]]:
         """(h_l, w_l) of the tokens of each level, for images of that size."""
