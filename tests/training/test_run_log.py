@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from dataclasses import replace
@@ -256,9 +255,8 @@ def test_tensorboard_has_the_pictures_that_take_time_at_the_end_and_every_few_ep
         assert [picture.step for picture in pictures] == [STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH]
         assert {picture.width for picture in pictures} == {480}
     written = []
-    for name in ("write_epoch", "write_prototypes"):
-        monkeypatch.setattr(callbacks, name, lambda *args: None)
-    monkeypatch.setattr(callbacks, "write_pictures", lambda *args: written.append(args[-1]))
+    monkeypatch.setattr(callbacks, "write_epoch", lambda *args: None)
+    monkeypatch.setattr(callbacks, "write_pictures", lambda _, run: written.append(run.step))
     monkeypatch.setattr(callbacks, "PICTURES_EVERY", 3)
     run_small(tmp_path / "run", quantizer="vq", epochs=5)
     assert written == [STEPS_PER_EPOCH * epoch for epoch in (1, 3, 5)]
@@ -275,27 +273,9 @@ def test_a_picture_that_fails_costs_no_checkpoint(tmp_path, monkeypatch, capsys)
     assert "no pictures of epoch 1: no such colour" in capsys.readouterr().err
 
 
-def test_the_projector_has_the_prototypes_and_their_use(runs):
-    state = checkpoint(runs["ddcl-em"])
-    folder = runs["ddcl-em"] / "train"
-    config = (folder / "projector_config.pbtxt").read_text()
-    files = folder / f"{state['step']:05d}" / "codebook"
-    for name in ("tensors.tsv", "metadata.tsv"):
-        assert str((files / name).relative_to(folder)) in config.replace("default/", "")
-    points = np.loadtxt(next(files.parent.rglob("tensors.tsv")), delimiter="\t")
-    np.testing.assert_allclose(points, state["model"]["codebook.codebook"].numpy(), rtol=1e-5)
-    with next(files.parent.rglob("metadata.tsv")).open() as file:
-        head, *rows = csv.reader(file, delimiter="\t")
-    assert head == ["code", "tokens"]
-    counts = state["trackers"][0]["history"][-1].tolist()
-    assert rows == [[str(code), str(count)] for code, count in enumerate(counts)]
-    assert sum(counts) == 256 * 64
-
-
 def test_without_codes_there_is_no_usage_in_tensorboard(runs):
     for split in ("train", "val", "test"):
         tags = events(runs["none"], split).Tags()
         pictures = {"test": "reconstruction/input_soft_argmax", "val": "pictures/reconstructions"}
         assert tags["images"] == ([pictures[split]] if split in pictures else [])
         assert not [tag for tag in tags["scalars"] if "utilization" in tag or "argmax" in tag]
-    assert not list(runs["none"].rglob("*.tsv"))
