@@ -12,7 +12,7 @@ from tqdm import tqdm
 from experiments.stability.blocks import columns
 from experiments.stability.measures import measures
 from experiments.stability.report import opened, save
-from softvq import DDCLCodebook
+from softvq import SoftCodebook
 from training.callbacks import Callback
 from training.checkpoint import write_text
 from training.config import TrainConfig
@@ -88,7 +88,7 @@ class Watch(Callback):
     @torch.no_grad()
     def _measure(self, trainer: Trainer) -> None:
         images = to_float(trainer.splits.val[:WATCHED_IMAGES].to(trainer.device))
-        codebook = cast(DDCLCodebook, trainer.model.levels[0])
+        codebook = cast(SoftCodebook, trainer.model.levels[0])
         with trainer.model.evaluating():
             figures = measures(codebook, trainer.model(images).code)
         self.history.append({"step": trainer.step} | figures)
@@ -180,7 +180,7 @@ def train_watched(
     config = replace(config, out=str(folder))
     if control == "fixed":
         unstarted = Trainer(config, splits, folder)
-        temperature = cast(DDCLCodebook, unstarted.model.levels[0]).temperature.item()
+        temperature = cast(SoftCodebook, unstarted.model.levels[0]).temperature.item()
         config = replace(
             config, temperature_mode="constant", temperature_start=temperature, temperature_end=None
         )
