@@ -50,8 +50,8 @@ class ImageTokenizer(nn.Module):
 
     @property
     def has_tokens(self) -> bool:
-        """Whether images become tokens; a model without a bottleneck has none."""
-        return self.levels[0].has_tokens
+        """Whether images have tokens: not where the codebook passes the latents through."""
+        return all(level.has_tokens for level in self.levels)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
