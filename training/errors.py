@@ -9,6 +9,10 @@ class UserError(Exception):
     exit_code = 2
 
 
+class ForeignOptionError(UserError):
+    """An option that does nothing for the quantizer of the run."""
+
+
 class CheckpointError(UserError):
     """A checkpoint that is missing, damaged, or of another model."""
 
@@ -17,3 +21,7 @@ class CheckpointError(UserError):
 
 class DatasetError(UserError):
     """Data that is missing, damaged or too small."""
+
+
+class DivergedError(UserError):
+    """A run whose loss, latents or prototypes are no longer finite numbers."""
