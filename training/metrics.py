@@ -14,6 +14,7 @@ from torch import Tensor
 from models import ImageTokenizer
 from models.tokenizer import size_of
 from softvq import CodebookOutput, StackOutput, UtilizationTracker
+from softvq.functional import widest_dtype
 
 from .data.feed import to_float
 from .distributed import rank, sum_over_processes, world_size
@@ -41,11 +42,10 @@ def squared_error_sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
         images: (B, C, H, W) in [0, 1].
 
     Returns:
-        ``mse`` and ``psnr``, float64 scalars (float32 on mps, which has no wider type); PSNR in dB
-        for a range of 1, the mean over images is then the mean of the images' own PSNR.
+        ``mse`` and ``psnr``, float64 scalars; PSNR in dB for a range of 1, the mean over images is
+        then the mean of the images' own PSNR.
     """
-    wide = torch.float32 if images.device.type == "mps" else torch.float64
-    mse = (recon - images).to(wide).square().flatten(1).mean(dim=1)  # (B,)
+    mse = (recon - images).to(widest_dtype(images.device)).square().flatten(1).mean(dim=1)  # (B,)
     return {"mse": mse.sum(), "psnr": -10 * mse.clamp_min(1e-12).log10().sum()}
 
 
