@@ -92,7 +92,7 @@ def evaluate_split(
                 observe(batch, code, recons | more)
             terms = {name: value * len(batch) for name, value in code_figures(code).items()}
             terms |= _named_sums(image_sums, recons, batch) | _named_sums(decoder_sums, more, batch)
-            sums.update({name: float(value) for name, value in terms.items()})  # type: ignore[arg-type]
+            sums.update({name: float(value) for name, value in terms.items()})
     means = {name: value / len(images) for name, value in sum_over_processes(dict(sums)).items()}
     figures = finish_code_figures(means, trackers, model)
     without = {} if model.has_tokens else {"mse_argmax": None, "psnr_argmax": None}
@@ -154,7 +154,7 @@ def finish_code_figures(
         weight = own.pop("weight")
         own = {name: value / weight if weight else 0.0 for name, value in own.items()}
         usage = tracker.compute()
-        used = {
+        used: dict[str, Any] = {
             "utilization": usage.utilization,
             "dead_codes": len(usage.dead),
             "perplexity": usage.perplexity,
