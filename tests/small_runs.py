@@ -116,6 +116,14 @@ def differences(first: Any, second: Any, at: str = "") -> list[str]:
     return [] if type(first) is type(second) and first == second else [at]
 
 
+def assert_equal_ends(whole: Path, resumed: Path) -> None:
+    for name in ("last.pt", "best.pt"):
+        first, second = checkpoint(whole, name), checkpoint(resumed, name)
+        for part in ("model", "optimizer", "trackers", "sums", "step", "best", "model_config"):
+            assert differences(first[part], second[part], f"{name} {part}") == []
+    assert untimed(resumed) == untimed(whole)
+
+
 def snapshot(folder: Path) -> dict[str, bytes]:
     """Every file below a folder."""
     return {

@@ -96,5 +96,5 @@ def sum_over_processes(sums: dict[str, float]) -> dict[str, float]:
     dist.all_gather_object(parts, sums)
     total: Counter[str] = Counter()
     for part in parts:
-        total.update(part)  # type: ignore[arg-type]
+        total.update(part)
     return dict(total)

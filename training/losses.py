@@ -42,10 +42,11 @@ class TrainingLoss:
 
     Example:
         >>> import torch
+        >>> from training.config import TrainConfig
         >>> from models import build_model
         >>> model = build_model({"hidden_channels": 8, "residual_channels": 8, "codebook_size": 16})
         >>> images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
-        >>> terms = TrainingLoss(OptimizerConfig(), images)(model(images / 255), images / 255)
+        >>> terms = TrainingLoss(TrainConfig().optimizer, images)(model(images / 255), images / 255)
         >>> sorted(terms)[:3], sorted(terms)[-2:]
         (['0/entropy', '0/loss_ols', '0/loss_q'], ['loss', 'mse_soft'])
     """

@@ -14,6 +14,7 @@ from torch import Tensor
 from models import ImageTokenizer
 from models.tokenizer import size_of
 from softvq import CodebookOutput, StackOutput, UtilizationTracker
+from softvq.functional import widest_dtype
 
 from .data.feed import to_float
 from .distributed import rank, sum_over_processes, world_size
@@ -41,11 +42,10 @@ def squared_error_sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
         images: (B, C, H, W) in [0, 1].
 
     Returns:
-        ``mse`` and ``psnr``, float64 scalars (float32 on mps, which has no wider type); PSNR in dB
-        for a range of 1, the mean over images is then the mean of the images' own PSNR.
+        ``mse`` and ``psnr``, float64 scalars; PSNR in dB for a range of 1, the mean over images is
+        then the mean of the images' own PSNR.
     """
-    wide = torch.float32 if images.device.type == "mps" else torch.float64
-    mse = (recon - images).to(wide).square().flatten(1).mean(dim=1)  # (B,)
+    mse = (recon - images).to(widest_dtype(images.device)).square().flatten(1).mean(dim=1)  # (B,)
     return {"mse": mse.sum(), "psnr": -10 * mse.clamp_min(1e-12).log10().sum()}
 
 
@@ -92,7 +92,7 @@ def evaluate_split(
                 observe(batch, code, recons | more)
             terms = {name: value * len(batch) for name, value in code_figures(code).items()}
             terms |= _named_sums(image_sums, recons, batch) | _named_sums(decoder_sums, more, batch)
-            sums.update({name: float(value) for name, value in terms.items()})  # type: ignore[arg-type]
+            sums.update({name: float(value) for name, value in terms.items()})
     means = {name: value / len(images) for name, value in sum_over_processes(dict(sums)).items()}
     figures = finish_code_figures(means, trackers, model)
     without = {} if model.has_tokens else {"mse_argmax": None, "psnr_argmax": None}
@@ -119,11 +119,6 @@ def _named_sums(sums: ImageSums, recons: Mapping[str, Tensor], images: Tensor) -
         for mode, recon in recons.items()
         for name, value in sums(recon, images).items()
     }
-
-
-def is_tokenless(model: ImageTokenizer) -> bool:
-    """Whether the model has no bottleneck, so no tokens."""
-    return not model.has_tokens
 
 
 def trackers_of(model: ImageTokenizer) -> list[UtilizationTracker]:
@@ -159,7 +154,7 @@ def finish_code_figures(
         weight = own.pop("weight")
         own = {name: value / weight if weight else 0.0 for name, value in own.items()}
         usage = tracker.compute()
-        used = {
+        used: dict[str, Any] = {
             "utilization": usage.utilization,
             "dead_codes": len(usage.dead),
             "perplexity": usage.perplexity,

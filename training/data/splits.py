@@ -71,13 +71,12 @@ def load_splits(
         dataset: ``cifar10``; ``patches``, crops of two photographs that need no download;
             ``folder``, the images below ``data_dir``; or ``auto``, CIFAR-10 where it is on disk or
             can be downloaded, else ``patches``.
-        data_dir: The folder of images, or the one where CIFAR-10 is looked for and downloaded to
-            (:func:`default_data_dir` when None). :func:`~training.data.image_folder.split_folder`
-            says how a folder of images is split.
+        data_dir: The folder of images, which :func:`.image_folder.split_folder` splits, or the one
+            with CIFAR-10 (:func:`default_data_dir` when None).
         limit_train: The largest number of training images, the first ones.
         limit_test: The largest number of validation images, and of test images.
-        image_size: Height and width in pixels. CIFAR-10 has 32 only. Images of a folder are scaled
-            (bicubic) until the short side fits, then cropped at the centre.
+        image_size: Height and width in pixels. CIFAR-10 has 32 only; images of a folder are scaled
+            until the short side fits, then cropped at the centre.
         download: Whether CIFAR-10 may be downloaded.
         announce: Called with one line for a download or for falling back to ``patches``.
 
@@ -95,23 +94,37 @@ def load_splits(
         return _folder(data_dir, limits, image_size)
     if dataset == "patches":
         return _patches(limits, image_size)
-    if image_size != cifar10.SIZE:
-        raise DatasetError(
-            f"image_size is {image_size}, but CIFAR-10 images are {cifar10.SIZE}x{cifar10.SIZE}: "
-            "leave it out, or use --dataset patches or --dataset folder"
-        )
     root = default_data_dir() if data_dir is None else Path(data_dir).expanduser()
-    problem = cifar10.fetch_cifar10(root, download, announce)
-    if problem is None:
-        images, labels = cifar10.read_cifar10(root, limits)
-        return ImageSplits(*images, "cifar10", f"CIFAR-10 in {root}", *labels)
+    found = _cifar10(root, limits, image_size, download, announce)
+    if isinstance(found, ImageSplits):
+        return found
     if dataset == "cifar10":
-        raise DatasetError(cifar10.WAYS_OUT.format(root=root, problem=problem))
+        raise DatasetError(cifar10.WAYS_OUT.format(root=root, problem=found))
     announce(
-        f"no CIFAR-10 in {root} and {problem}: using crops of two photographs instead "
+        f"no CIFAR-10 in {root} and {found}: using crops of two photographs instead "
         "(--dataset patches)"
     )
     return _patches(limits, image_size)
+
+
+def _cifar10(
+    root: Path,
+    limits: dict[str, int | None],
+    size: int,
+    download: bool,
+    announce: Callable[[str], object],
+) -> ImageSplits | str:
+    """CIFAR-10, or the reason why it cannot be had."""
+    if size != cifar10.SIZE:
+        raise DatasetError(
+            f"image_size is {size}, but CIFAR-10 images are {cifar10.SIZE}x{cifar10.SIZE}: "
+            "leave it out, or use --dataset patches or --dataset folder"
+        )
+    problem = cifar10.fetch_cifar10(root, download, announce)
+    if problem is not None:
+        return problem
+    (train, val, test), labels = cifar10.read_cifar10(root, limits)
+    return ImageSplits(train, val, test, "cifar10", f"CIFAR-10 in {root}", *labels)
 
 
 def _patches(limits: dict[str, int | None], size: int) -> ImageSplits:
@@ -120,10 +133,9 @@ def _patches(limits: dict[str, int | None], size: int) -> ImageSplits:
             f"image_size is {size}: --dataset patches has at most {MAX_SIZE}; give less, or use "
             "--dataset folder"
         )
-    images = (photo_patches(split, size, limit) for split, limit in limits.items())
-    return ImageSplits(
-        *images, "patches", "crops of the photographs china and flower of scikit-learn"
-    )
+    train, val, test = (photo_patches(split, size, limit) for split, limit in limits.items())
+    source = "crops of the photographs china and flower of scikit-learn"
+    return ImageSplits(train, val, test, "patches", source)
 
 
 def _folder(root: str | Path | None, limits: dict[str, int | None], size: int) -> ImageSplits:
@@ -131,5 +143,5 @@ def _folder(root: str | Path | None, limits: dict[str, int | None], size: int) -
         raise DatasetError("--dataset folder needs --data-dir, the folder of images")
     root = Path(root).expanduser()
     paths = split_folder(root)
-    images = (read_images(paths[split][:limit], size) for split, limit in limits.items())
-    return ImageSplits(*images, "folder", f"images of the folder {root}")
+    train, val, test = (read_images(paths[k][:limit], size) for k, limit in limits.items())
+    return ImageSplits(train, val, test, "folder", f"images of the folder {root}")

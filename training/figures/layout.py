@@ -41,23 +41,6 @@ def to_png(figure: Figure) -> bytes:
     return content.getvalue()
 
 
-def mosaic(tiles: Tensor, columns: int) -> Tensor:
-    """Tiles in rows, with white lines between them.
-
-    Args:
-        tiles: (N, C, H, W) in [0, 1], C of 1 or 3.
-        columns: Tiles in a row.
-
-    Returns:
-        (rows, columns, 3) pixels in [0, 1].
-
-    Example:
-        >>> tuple(mosaic(torch.zeros(5, 1, 8, 8), columns=3).shape)
-        (19, 28, 3)
-    """
-    return make_grid(tiles, nrow=columns, padding=1, pad_value=1.0).permute(1, 2, 0)
-
-
 def show_mosaic(
     axes: Any,
     tiles: Tensor,
@@ -75,8 +58,8 @@ def show_mosaic(
     rows = len(row_labels)
     columns = len(tiles) // rows
     height, width = tiles.shape[2] + 1, tiles.shape[3] + 1
-    pixels = mosaic(tiles, columns)
-    axes.imshow(pixels.clamp(0, 1).numpy(), interpolation="nearest")
+    pixels = make_grid(tiles, nrow=columns, padding=1, pad_value=1.0).clamp(0, 1)  # (3, H, W)
+    axes.imshow(pixels.permute(1, 2, 0).numpy(), interpolation="nearest")
     axes.set_yticks([row * height + height / 2 for row in range(rows)], row_labels)
     places = [column * width + width / 2 for column in range(len(column_labels))]
     axes.set_xticks(places, column_labels, fontsize=8)

@@ -55,9 +55,7 @@ class Sample(NamedTuple):
 
 @torch.no_grad()
 def sample_codebook(model: ImageTokenizer, images: Tensor, *, max_images: int = 256) -> Sample:
-    """Encode and decode images that lie evenly in a data set.
-
-    Neither memory nor time grow with the number of images given.
+    """Encode and decode a bounded number of images that lie evenly in a data set.
 
     Args:
         model: In any mode; evaluated in eval mode.

@@ -21,7 +21,6 @@ from training.figures import (
     to_png,
 )
 from training.figures.gallery import gallery_figure, most_and_least_used
-from training.figures.layout import mosaic
 from training.figures.reconstructions import reconstruction_rows
 from training.figures.token_map import prototype_colours, token_map_figure
 from training.figures.usage import grouped, heat_map_figure
@@ -209,9 +208,3 @@ def test_without_histories_the_tokens_of_the_images_are_counted():
 
 def test_dead_codebooks_are_drawn():
     assert_drawn(history_pictures([torch.zeros(2, 8).long()]))
-
-
-def test_a_mosaic_of_grey_tiles_is_grey():
-    pixels = mosaic(torch.rand(4, 1, 5, 5), columns=2)
-    assert pixels.shape == (13, 13, 3)
-    assert (pixels == pixels[..., :1]).all()
