@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from eval.report.frechet import FrechetDistance
 from eval.report.gap import GapMeter
-from eval.report.judges import Judges
+from eval.report.judges import Judges, ReadyJudges
 from eval.report.levels import level_ablation
 from eval.report.metrics import CODE_DEFINITIONS, METRICS, definitions, image_sums, with_perceptual
 from eval.report.refit import refit_decoder
@@ -63,8 +63,7 @@ def evaluate_run(
     model, images = opened.model, opened.test_images
     sample = to_float(images[:1].to(next(model.parameters()).device))
     ready = (judges or Judges()).prepare(sample)
-    refit = _refit(opened, data_dir, refit_steps) if refit_steps else None
-    gap = GapMeter(model, refit)
+    gap = GapMeter(model, _refit(opened, data_dir, refit_steps) if refit_steps else None)
     figures = evaluate_split(
         model,
         images,
@@ -72,40 +71,50 @@ def evaluate_run(
         image_sums=with_perceptual(image_sums, ready.perceptual),
         decoders=gap.decoders,
         decoder_sums=with_perceptual(squared_error_sums, ready.perceptual),
-        observers=[
-            gap.observe,
-            *(_observer(distance) for distance in ready.distances.values()),
-            *observers,
-        ],
+        observers=[gap.observe, *map(_observer, ready.distances.values()), *observers],
         progress=lambda parts: _bar(list(parts), "test images", "batch"),
     )
-    with torch.no_grad():
-        tokens = [part.numel() for part in model.split(model.tokens(sample))]
-    if len(tokens) > 1:
+    if len(model.levels) > 1:
         ablation = level_ablation(
             model, images, batch_size=batch_size, progress=lambda p: _bar(p, "levels", "batch")
         )
         levels = zip(ablation, figures["levels"], strict=True)
         figures["levels"] = [added | measured for added, measured in levels]
     add_global_psnr(figures)
-    unavailable = [*ready.unavailable]
-    judged = {
-        **_head(opened, tokens),
+    # A diverged run has figures that JSON has no numbers for.
+    return finite(_judged(opened, figures, gap, ready) | {"refit_steps": refit_steps})
+
+
+def _judged(
+    opened: Run, figures: dict[str, Any], gap: GapMeter, ready: ReadyJudges
+) -> dict[str, Any]:
+    """The report: what was judged, the figures, and what they mean."""
+    model, config, unavailable = opened.model, opened.config, [*ready.unavailable]
+    height, width = opened.test_images.shape[2:]
+    tokens = [rows * columns for rows, columns in model.grids(height, width)]
+    sizes = [level.codebook_size for level in model.levels]
+    tokenless = is_tokenless(model)
+    return {
+        "checkpoint": str(opened.path),
+        "quantizer": config.quantizer,
+        "dataset": opened.dataset,
+        "test_images": len(opened.test_images),
+        "step": opened.state["step"],
+        "codebook_size": None if tokenless else sizes if len(sizes) > 1 else sizes[0],
+        "codebook_dim": config.codebook_dim,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "tokens_per_image": None if tokenless else sum(tokens),
         **dict.fromkeys(f"{name}_{mode}" for name in METRICS for mode in MODES),
         **{name: value for name, value in figures.items() if name not in gap.extra},
-        **rates(figures, opened.config.codebook_sizes, tokens, sample[0, 0].numel()),
-        "gap": None if is_tokenless(model) else gap.rows(figures, tokens),
+        **rates(figures, config.codebook_sizes, tokens, height * width),
+        "gap": None if tokenless else gap.rows(figures, tokens),
         "gap_levels": gap.level_figures(),
-        "refit_steps": refit_steps,
-        **_distances(ready.distances, len(images), unavailable),
+        **_distances(ready.distances, len(opened.test_images), unavailable),
         "definitions": definitions(ready.perceptual) | ready.said | CODE_DEFINITIONS,
         "weights": ready.weights,
         "unavailable": unavailable,
         "versions": {name: version(name) for name in PACKAGES},
     }
-    # A diverged run has figures that JSON has no numbers for.
-    judged = finite(judged)
-    return judged
 
 
 class ImageErrors:
@@ -130,24 +139,6 @@ class ImageErrors:
     def values(self) -> Tensor:
         """(N,), MSE of each image, of its tokens where it has any."""
         return torch.cat(self._parts)
-
-
-def _head(opened: Run, tokens: list[int]) -> dict[str, Any]:
-    """What was judged."""
-    model, config = opened.model, opened.config
-    sizes = [level.codebook_size for level in model.levels]
-    tokenless = is_tokenless(model)
-    return {
-        "checkpoint": str(opened.path),
-        "quantizer": config.quantizer,
-        "dataset": opened.dataset,
-        "test_images": len(opened.test_images),
-        "step": opened.state["step"],
-        "codebook_size": None if tokenless else sizes if len(sizes) > 1 else sizes[0],
-        "codebook_dim": config.codebook_dim,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "tokens_per_image": None if tokenless else sum(tokens),
-    }
 
 
 def _refit(opened: Run, data_dir: str | None, steps: int) -> ImageTokenizer | None:

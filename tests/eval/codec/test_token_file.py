@@ -103,7 +103,7 @@ def test_every_damage_is_noticed():
     [
         (b"", "not a file of tokens"),
         (b"\x89PNG\r\n\x1a\n" + bytes(100), "not a file of tokens"),
-        (b"softvq\x07" + bytes(100), "version 7, this softvq reads 1"),
+        (b"softvq\x07" + bytes(100), "version 7, this softvq reads 1 to 2"),
     ],
 )
 def test_foreign_files_are_named(content, words):
