@@ -102,11 +102,7 @@ class Run(NamedTuple):
 
 
 def open_run(
-    run: Path,
-    *,
-    data_dir: str | None = None,
-    limit_test: int | None = None,
-    device: str = "auto",
+    run: Path, *, data_dir: str | None = None, limit_test: int | None = None, device: str = "auto"
 ) -> Run:
     """Load the model of a run and its test images.
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from training.config import TrainConfig
 
 from .finding import SEVERE_LOSS, Finding
-from .lines import figure, of_level, training_lines
+from .lines import Lines, figure, of_level, since, training_lines
 from .temperature import COLLAPSED_RATIO, NEAR_RATIO, collapse_advice
-from .usage import LOST_BITS, SEVERE_LOST_BITS, STARVED, starved_advice
+from .usage import LOST_BITS, SEVERE_LOST_BITS, STARVED, dead_by_chance, starved_advice
 
 
 class Level(NamedTuple):
     """The level that is looked at.
 
     Attributes:
-        number: From 0.
-        levels: How many there are.
+        number: Its number, from 0.
+        levels: How many levels there are.
         codes: K.
-        tokens: Of an epoch.
+        tokens: Number of tokens of an epoch.
     """
 
     number: int
@@ -44,18 +44,17 @@ def grades(values: Mapping[str, Any], level: Level) -> dict[str, int]:
         >>> grades({"dead_codes": 511, "perplexity": 1.0}, Level(0, 1, 512, 10**6))
         {'hot': 0, 'dead': 2, 'uneven': 2}
     """
+    codes, lost = level.codes, _dead(values, level)
     ratio = figure(values, "temperature_ratio") or 0.0
-    lost = _dead(values, level)
+    if codes == 1:
+        ratio = 0.0  # a codebook of one code has nothing to collapse
     # With few tokens chance leaves codes without any, and uneven ones.
-    beyond = lost - level.codes * math.exp(-level.tokens / level.codes)
-    perplexity = figure(values, "perplexity")
-    bits = math.log2(level.codes / perplexity) if perplexity and perplexity > 0 else 0.0
-    hot = (ratio >= NEAR_RATIO) + (ratio >= COLLAPSED_RATIO)
-    dead = 0 if beyond <= STARVED * level.codes else 1 + (lost >= SEVERE_LOSS * level.codes)
+    starved = lost - dead_by_chance(level.tokens, codes) > STARVED * codes
+    perplexity = figure(values, "perplexity") or 0.0
+    bits = math.log2(codes / perplexity) if perplexity > 0 else 0.0
     return {
-        # A codebook of one code has nothing to collapse.
-        "hot": hot if level.codes > 1 else 0,
-        "dead": dead,
+        "hot": (ratio >= NEAR_RATIO) + (ratio >= COLLAPSED_RATIO),
+        "dead": starved + (starved and lost >= SEVERE_LOSS * codes),
         "uneven": (bits >= LOST_BITS) + (bits >= SEVERE_LOST_BITS),
     }
 
@@ -68,55 +67,40 @@ def _dead(values: Mapping[str, Any], level: Level) -> float:
     return dead
 
 
-def check_later(
-    lines: Sequence[Mapping[str, Any]], step: int, level: Level, config: TrainConfig
-) -> Finding | None:
+def check_later(lines: Lines, step: int, level: Level, config: TrainConfig) -> Finding | None:
     """A codebook that the epochs after the checkpoint's made worse than it was there.
 
     Args:
         lines: Those of ``metrics.jsonl``.
-        step: Of the checkpoint; what it has itself is for the other checks to say.
+        step: Step of the checkpoint; what it has itself is for the other checks to say.
         level: The level.
-        config: Of the training, for the advice.
+        config: The options of the training, for the advice.
     """
     before, after = training_lines(lines, step)
     if not after:
         return None
-    rows = [grades(of_level(line, level.number, level.levels), level) for line in after]
+    own = [of_level(line, level.number, level.levels) for line in after]
+    rows = [grades(values, level) for values in own]
     least = dict.fromkeys(rows[-1], 0)
     if before:
         least = grades(of_level(before[-1], level.number, level.levels), level)
     worse = {key: grade for key, grade in rows[-1].items() if grade > least[key]}
     if not worse:
         return None
-    first = min(_since(rows, key, grade) for key, grade in worse.items())
-    values = of_level(after[-1], level.number, level.levels)
-    used = level.codes - round(_dead(values, level))
-    cure = starved_advice(config, used, level.number)
+    first = min(since([row[k] >= grade for row in rows]) or 0 for k, grade in worse.items())
+    dead = round(_dead(own[-1], level))
+    ratio, perplexity = (figure(own[-1], k) or 0.0 for k in ("temperature_ratio", "perplexity"))
+    words = {
+        "hot": f"T was {ratio:.3g} of the critical temperature",
+        "dead": f"{dead} of {level.codes} codes had no token",
+        "uneven": f"the perplexity was {perplexity:.1f} of {level.codes}",
+    }
+    cure = starved_advice(config, level.codes - dead, level.number)
     return Finding(
         "later-collapse",
         "severe" if max(worse.values()) == 2 else "warning",
         f"After the checkpoint's epoch the codebook got worse: in epoch {after[-1]['epoch']} "
-        f"{_told(values, level, worse)} (since epoch {after[first]['epoch']}).",
+        f"{', '.join(words[key] for key in worse)} (since epoch {after[first]['epoch']}).",
         "The checkpoint is of before; look at the end with python -m eval doctor RUN/last.pt. "
         + (collapse_advice(config) if rows[-1]["hot"] else cure),
     )
-
-
-def _told(values: Mapping[str, Any], level: Level, worse: Iterable[str]) -> str:
-    """What got worse, in words."""
-    ratio, perplexity = (figure(values, k) or 0.0 for k in ("temperature_ratio", "perplexity"))
-    told = {
-        "hot": f"T was {ratio:.3g} of the critical temperature",
-        "dead": f"{round(_dead(values, level))} of {level.codes} codes had no token",
-        "uneven": f"the perplexity was {perplexity:.1f} of {level.codes}",
-    }
-    return ", ".join(told[key] for key in worse)
-
-
-def _since(rows: Sequence[Mapping[str, int]], key: str, grade: int) -> int:
-    """The row from which on a figure has been this bad without a break."""
-    first = len(rows) - 1
-    while first > 0 and rows[first - 1][key] >= grade:
-        first -= 1
-    return first

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+Lines = Sequence[Mapping[str, Any]]
+
 
 def figure(values: Mapping[str, Any], key: str) -> float | None:
     """A finite number; None where there is none.
@@ -29,21 +31,27 @@ def of_level(line: Mapping[str, Any], number: int, levels: int) -> Mapping[str, 
         >>> of_level({"perplexity": 1.0, "levels": [{"perplexity": 9.0}, {}]}, 0, 2)
         {'perplexity': 9.0}
     """
-    if levels == 1:
-        return line
-    own = line.get("levels")
-    if not isinstance(own, list) or number >= len(own) or not isinstance(own[number], dict):
+    own = line.get("levels") if levels > 1 else [line]
+    if not isinstance(own, list) or number >= len(own) or not isinstance(own[number], Mapping):
         return {}
-    found: dict[str, Any] = own[number]
+    found: Mapping[str, Any] = own[number]
     return found
 
 
-def training_lines(
-    lines: Sequence[Mapping[str, Any]], step: int
-) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+def training_lines(lines: Lines, step: int) -> tuple[Lines, Lines]:
     """Lines of the training split, up to a step and after it."""
-    of_train = [line for line in lines if line.get("split") == "train"]
-    return (
-        [line for line in of_train if line["step"] <= step],
-        [line for line in of_train if line["step"] > step],
-    )
+    own = [line for line in lines if line.get("split") == "train"]
+    return [line for line in own if line["step"] <= step], [x for x in own if x["step"] > step]
+
+
+def since(lines: Sequence[bool]) -> int | None:
+    """The first of the lines from which on all are true; None where the last is not.
+
+    Example:
+        >>> since([True, False, True, True]), since([True, False])
+        (2, None)
+    """
+    first = len(lines)
+    while first and lines[first - 1]:
+        first -= 1
+    return first if first < len(lines) else None

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from eval.report.tables import (
-    bounds_table,
-    gap_table,
-    levels_table,
-    quality_table,
-    usage_table,
-)
+from eval.report.tables import bounds_table, gap_table, levels_table, quality_table, usage_table
 
 
 def format_report(figures: dict[str, Any]) -> str:

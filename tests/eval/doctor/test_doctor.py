@@ -25,12 +25,7 @@ from training.run_log import RunLog
 State = dict[str, Any]
 
 # Small images, so that 64 steps take a second: long enough to reconstruct something.
-TRAINED: dict[str, Any] = {
-    "epochs": 4,
-    "image_size": 16,
-    "batch_size": 16,
-    "hidden_channels": 16,
-}
+TRAINED: dict[str, Any] = {"epochs": 4, "image_size": 16, "batch_size": 16, "hidden_channels": 16}
 HEALTHY: dict[str, dict[str, Any]] = {
     "ddcl": {},
     "paper": {"recipe": "paper"},

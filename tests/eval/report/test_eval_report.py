@@ -14,13 +14,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from PIL import Image
-from small_runs import (
-    checkpoint,
-    refuse_constant,
-    run_small,
-    snapshot,
-    without_figures,
-)
+from small_runs import checkpoint, refuse_constant, run_small, snapshot, without_figures
 
 from eval.__main__ import main
 from eval.report import evaluate as report_module
