@@ -38,7 +38,7 @@ def without_figures(patch: pytest.MonkeyPatch) -> None:
 
 
 def small(out: Path | None, **options: Any) -> TrainConfig:
-    return TrainConfig(**(SMALL | options), out=str(out) if out else None)
+    return TrainConfig.from_options(**(SMALL | options), out=str(out) if out else None)
 
 
 def run_small(out: Path | None, **options: Any) -> Path:

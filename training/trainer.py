@@ -6,7 +6,6 @@ import math
 import signal
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,7 +26,7 @@ from .data.datasets import ImageSplits
 from .data.feed import ImageFeed, draw_seed
 from .devices import choose_device
 from .distributed import mean_over_processes, rank
-from .errors import UserError
+from .errors import DivergedError, UserError
 from .figures import CLASS_NAMES
 from .losses import PerceptualDistance
 from .metrics import (
@@ -67,31 +66,29 @@ class Trainer:
     ) -> None:
         self.config = config
         self.folder = folder
-        self.device = choose_device(config.device)
+        self.device = choose_device(config.run.device)
         self.splits = splits
-        self.batch_size = min(config.batch_size, len(splits.train))
+        self.batch_size = min(config.optimizer.batch_size, len(splits.train))
         if self.batch_size % world_size():
             raise UserError(
                 f"a batch of {self.batch_size} images cannot be shared out evenly among "
                 f"{world_size()} processes; choose another --batch-size"
             )
         images = splits.train.to(self.device)
-        self.feed = ImageFeed(images, self.batch_size, config.seed, config.augment)
+        self.feed = ImageFeed(images, self.batch_size, config.run.seed, config.data.augment)
         self.steps_per_epoch = self.feed.steps_per_epoch
-        self.total_steps = config.steps or config.epochs * self.steps_per_epoch
+        self.total_steps = config.optimizer.steps or config.optimizer.epochs * self.steps_per_epoch
         self.model_config = config.model_config(self.total_steps)
         if state is not None:
             # More epochs than planned go on at the last temperature: a longer schedule would
             # heat up what has cooled down.
             for name in ("temperature_hold_steps", "temperature_steps"):
                 self.model_config[name] = state["model_config"][name]
-            # Runs of before there was balance go on without.
-            self.model_config["balance"] = state["model_config"].get("balance", 0.0)
-        torch.manual_seed(config.seed)
+        torch.manual_seed(config.run.seed)
         # Channels last is twice as fast on the CPU as contiguous, and faster on tensor cores.
         self.model: ImageTokenizer = new_model(self.model_config).to(self.device)
         self.model = self.model.to(memory_format=torch.channels_last).train()
-        groups = two_timescale_groups(self.model, config.lr, config.timescale_ratio)
+        groups = two_timescale_groups(self.model, config.optimizer.lr, config.timescale_ratio)
         self.learning_rates = [group["lr"] for group in groups]
         self.optimizer = torch.optim.Adam(groups, fused=self.device.type != "mps")
         self.trackers = trackers_of(self.model)
@@ -99,9 +96,11 @@ class Trainer:
         variance = float(splits.train.float().div(255).var(dim=(0, 2, 3)).mean())
         self.data_variance = max(variance, 1e-6)  # images of one flat colour have none
         self.perceptual: PerceptualDistance | None = None
-        if config.perceptual_weight:
-            weights = Path(config.lpips_weights) if config.lpips_weights else None
-            self.perceptual = PerceptualDistance(config.lpips, weights).to(self.device)
+        if config.optimizer.perceptual_weight:
+            weights = (
+                Path(config.optimizer.lpips_weights) if config.optimizer.lpips_weights else None
+            )
+            self.perceptual = PerceptualDistance(config.optimizer.lpips, weights).to(self.device)
             self.perceptual(*[images[:1].float() / 255] * 2)  # too small images are told now
         self.step = 0
         self.sums: dict[str, float] = {}
@@ -114,7 +113,7 @@ class Trainer:
         self.forward_model: nn.Module = self.model
         if world_size() > 1:
             self.forward_model = DistributedDataParallel(self.model)
-        if config.compile:
+        if config.run.compile:
             self.forward_model = torch.compile(self.forward_model)  # type: ignore[assignment]
         self.log: RunLog | None = None
         self._signal: int | None = None
@@ -170,8 +169,8 @@ class Trainer:
     def _train_step(self, images: Tensor) -> float:
         start = time.perf_counter()
         # What the model itself draws, the levels to drop, differs between processes.
-        torch.manual_seed(draw_seed(self.config.seed, self.step, 3) + rank() * 0x9E3779B1)
-        bf16 = self.config.precision == "bf16"
+        torch.manual_seed(draw_seed(self.config.run.seed, self.step, 3) + rank() * 0x9E3779B1)
+        bf16 = self.config.run.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             output: ImageTokenizerOutput = self.forward_model(images)
         recon_loss = F.mse_loss(output.recon.float(), images)
@@ -179,7 +178,7 @@ class Trainer:
         figures = {"mse_soft": recon_loss, **code_figures(output.code)}
         if self.perceptual is not None:
             figures["lpips"] = self.perceptual(output.recon.float().clamp(0, 1), images).mean()
-            loss = loss + self.config.perceptual_weight * figures["lpips"]
+            loss = loss + self.config.optimizer.perceptual_weight * figures["lpips"]
         figures = {"loss": loss, **figures}
         # One transfer for all figures, since each would wait for the device.
         values = torch.stack([figure.detach().float() for figure in figures.values()]).tolist()
@@ -209,7 +208,7 @@ class Trainer:
     def _set_learning_rates(self) -> None:
         """Of the step to come, a function of the step alone, so that a run resumes with them."""
         factor = 1.0
-        if self.config.lr_schedule == "cosine":
+        if self.config.optimizer.lr_schedule == "cosine":
             factor = (1 + math.cos(math.pi * self.step / self.total_steps)) / 2
         for group, lr in zip(self.optimizer.param_groups, self.learning_rates, strict=True):
             group["lr"] = lr * factor
@@ -219,8 +218,8 @@ class Trainer:
         late = time.monotonic() - self._saved_at > SECONDS_BETWEEN_CHECKPOINTS
         return float(late and rank() == 0), float(self._signal is not None)
 
-    def _diverged(self, what: str) -> UserError:
-        return UserError(
+    def _diverged(self, what: str) -> DivergedError:
+        return DivergedError(
             f"{what} at step {self.step + 1}; lower --lr, or use --precision fp32; "
             f"checkpoints in {self.folder}, if there are any, are of before"
         )
@@ -290,7 +289,7 @@ class Trainer:
             "sums": self.sums,
             "seconds": self.seconds,
             "best": self.best,
-            "config": asdict(self.config),
+            "config": self.config.options(),
             "images": self._image_counts(),
         }
         save_checkpoint(self.folder / name, state)
@@ -305,11 +304,11 @@ class Trainer:
             for level, (height, width) in zip(self.model.levels, grids, strict=True)
         ]
         sample_batches = self.feed.sample(min(max(4, *wanted), 64), step=0)
-        if not self.config.kmeans_init:
+        if not self.config.quantizer.kmeans_init:
             self.model.calibrate(sample_batches)
             return
         try:
-            self.model.initialize(sample_batches, seed=self.config.seed)
+            self.model.initialize(sample_batches, seed=self.config.run.seed)
         except ValueError as error:
             raise UserError(f"no k-means of the latents ({error}); or --init random") from error
 
