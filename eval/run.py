@@ -15,7 +15,6 @@ from training.config import TrainConfig
 from training.data.datasets import ImageSplits, load_splits
 from training.devices import choose_device
 from training.errors import UserError
-from training.metrics import is_tokenless
 
 
 class Model(NamedTuple):
@@ -61,7 +60,7 @@ def model_of(path: Path, state: dict[str, Any], network: ImageTokenizer) -> Mode
     Raises:
         UserError: If the model has no tokens.
     """
-    if is_tokenless(network):
+    if not network.has_tokens:
         raise UserError(f"{path} was trained with --quantizer none, so it has no tokens")
     counts = []
     for level, saved in zip(network.levels, state["trackers"], strict=True):
@@ -126,11 +125,11 @@ def splits_of(
 ) -> ImageSplits:
     """The data of a run, where the training found it unless a folder is given."""
     return load_splits(
-        config.dataset,
-        data_dir or config.data_dir,
+        config.data.dataset,
+        data_dir or config.data.data_dir,
         limit_train=limit_train,
         limit_test=limit_test,
-        image_size=config.image_size,
+        image_size=config.data.image_size,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,9 +22,8 @@ from training.errors import UserError
 from training.quantizers import LATTICES, SOFT
 from training.run_log import read_metrics
 
-from . import geometry, gradient, later, temperature, usage, whole
+from . import geometry, gradient, temperature, usage, whole
 from .finding import Finding, sorted_findings
-from .lines import figure, of_level, since, training_lines
 from .measure import LevelMeasures, ModelMeasures, measure
 
 GRADIENT_IMAGES = 64
@@ -31,7 +31,6 @@ GRADIENT_IMAGES = 64
 EXPLAINS = {
     "collapsed": (
         "too-soft", "starved-codes", "low-perplexity", "duplicates", "far-codes", "dead-gradient",
-        "later-collapse",
     ),
     "never-recovered": ("starved-codes", "low-perplexity"),
     "starved-codes": ("low-perplexity",),
@@ -97,17 +96,47 @@ def diagnose(
     path = find_checkpoint(run)
     saved = load_checkpoint(path)
     config = TrainConfig.from_dict(saved["config"])
-    broken = whole.check_non_finite(saved["model"], config)
-    model = load_model(saved, str(path)).to(choose_device(device))
-    if broken is not None:
-        return [broken]  # nothing that is measured from here on would mean anything
     log = log_of_checkpoint(path)
     lines = read_metrics(log) if log is not None else []
     half = math.ceil(images / 2)
     limit = min(half, config.data.limit_train or half)
-    splits = splits_of(config, data_dir, limit_train=limit, limit_test=half)
-    sample = torch.cat([splits.train, splits.val])
-    return examine(Patient(saved, config, model, sample, lines))
+
+    @functools.cache
+    def sample() -> Tensor:
+        splits = splits_of(config, data_dir, limit_train=limit, limit_test=half)
+        return torch.cat([splits.train, splits.val])
+
+    def findings(path: Path, state: dict[str, Any]) -> list[Finding]:
+        broken = whole.check_non_finite(state["model"], config)
+        model = load_model(state, str(path)).to(choose_device(device))
+        if broken is not None:
+            return [broken]  # nothing that is measured from here on would mean anything
+        return examine(Patient(state, config, model, sample(), lines))
+
+    found = findings(path, saved)
+    last = path.with_name("last.pt")
+    if path.name == "best.pt" and last.is_file():
+        end = load_checkpoint(last)
+        if end["step"] > saved["step"]:
+            found += _later(found, findings(last, end), end["step"])
+    return sorted_findings(found)
+
+
+def _later(before: list[Finding], after: list[Finding], step: int) -> list[Finding]:
+    """What is severe at a run's end and was not in its best checkpoint: one finding a level."""
+    known = {(f.name, f.level) for f in before if f.severity == "severe"}
+    worse = [f for f in after if f.severity == "severe" and (f.name, f.level) not in known]
+    return [
+        Finding(
+            "later-collapse",
+            "severe",
+            f"At the run's end, at step {step}, it is {f.name}: {f.evidence}",
+            f"The checkpoint is of before; look at the end with python -m eval doctor "
+            f"RUN/last.pt. {f.advice}",
+            level,
+        )
+        for level, f in {f.level: f for f in reversed(worse)}.items()
+    ]
 
 
 def examine(patient: Patient) -> list[Finding]:
@@ -197,28 +226,18 @@ def _level(patient: Patient, measured: ModelMeasures, number: int) -> Iterator[F
     yield gradient.check_epsilon(math.sqrt(float(covariance.trace()) / level.dim), config)
     if config.quantizer.name not in LATTICES:
         if level.codebook_size > 1:
-            hot = _hot_since(patient, number) if ratio and ratio >= 1 else None
             spread = geometry.relative_spread(own.codebook, own.latents)
-            yield temperature.check_collapse(ratio, spread, config, hot)
+            yield temperature.check_collapse(ratio, spread, config)
         yield geometry.check_duplicates(own.codebook, config, number)
         yield geometry.check_far_codes(own.codebook, own.latents, config)
     yield from _usage(patient, measured, own, number)
-
-
-def _hot_since(patient: Patient, number: int) -> int | None:
-    """First of the epochs that had T at T_c or above without a break until the checkpoint's."""
-    before, _ = training_lines(patient.lines, patient.step)
-    levels = len(patient.model.levels)
-    ratios = [figure(of_level(x, number, levels), "temperature_ratio") or 0.0 for x in before]
-    first = since([ratio >= temperature.COLLAPSED_RATIO for ratio in ratios])
-    return None if first is None else before[first]["epoch"]
 
 
 def _usage(
     patient: Patient, measured: ModelMeasures, own: LevelMeasures, number: int
 ) -> Iterator[Finding | None]:
     """Checks of the counts of the training, or, before an epoch has ended, of the sample."""
-    config, codes = patient.config, len(own.codebook)
+    config = patient.config
     history: Tensor = patient.state["trackers"][number]["history"]
     tokens = patient.state["images"][0] * measured.tokens_per_image[number]
     source = f"training epoch {len(history)}"
@@ -227,6 +246,4 @@ def _usage(
     yield usage.check_starved_codes(history, source, config, number)
     yield usage.check_never_recovered(history, config, number)
     yield usage.check_low_perplexity(history[-1], source, config, number)
-    yield usage.check_too_many_codes(tokens, codes, config, number)
-    level = later.Level(number, len(measured.levels), codes, tokens)
-    yield later.check_later(patient.lines, patient.step, level, config)
+    yield usage.check_too_many_codes(tokens, len(own.codebook), config, number)

@@ -35,16 +35,13 @@ SOFT_VARIANCE_SHARE = 0.5
 MISSED, LEAST_ENTROPY = 1.5, 0.01
 
 
-def check_collapse(
-    ratio: float | None, spread: float, config: TrainConfig, since: int | None = None
-) -> Finding | None:
+def check_collapse(ratio: float | None, spread: float, config: TrainConfig) -> Finding | None:
     """Prototypes that are one, or nearly, or that a temperature drives together.
 
     Args:
         ratio: T / T_c by the latents of the sample; None for a hard codebook.
         spread: See :func:`eval.doctor.geometry.relative_spread`.
         config: The options of the training, for the advice.
-        since: Epoch since which the log has T at T_c or above, where it has.
     """
     hot, near_hot = (ratio is not None and ratio >= r for r in (COLLAPSED_RATIO, NEAR_RATIO))
     if not (near_hot or spread < NEAR_SPREAD):
@@ -52,7 +49,6 @@ def check_collapse(
     told = f"the prototypes are spread by {spread:.2g} of the latents' largest standard deviation."
     if ratio is not None:
         why = ", above which collapse into one point attracts" if hot else ""
-        why += "" if since is None else f" (since epoch {since})"
         told = f"T is {ratio:.3g} of the critical temperature of these latents{why}; {told}"
     severe = hot or spread < COLLAPSED_SPREAD
     return Finding(

@@ -13,8 +13,16 @@ from torch import Tensor
 from training.config import TrainConfig
 from training.quantizers import LATTICES, OWN, SOFT
 
-from .advice import either, flags, longer, more_restarts, power_of_two, restarts_below, size
-from .advice import vq_alternatives
+from .advice import (
+    either,
+    flags,
+    longer,
+    more_restarts,
+    power_of_two,
+    restarts_below,
+    size,
+    vq_alternatives,
+)
 from .finding import Finding, codes_of, listed, lost_share_severity
 
 # Dead codes beyond what chance explains, of all: below, restarts are about to mend them.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -11,11 +13,23 @@ from training.config import TrainConfig
 from .advice import flags, longer, slower
 from .finding import Finding
 from .gradient import other_rate
-from .lines import Lines, figure
 
 # Error over that of the mean image.
 HALF, MEAN = 0.5, 1.0
 WORSE = 1.1
+
+
+def figure(values: Mapping[str, Any], key: str) -> float | None:
+    """A finite number of a line of ``metrics.jsonl``, which may be damaged; None without one.
+
+    Example:
+        >>> figure({"a": 2, "b": "2"}, "a"), figure({"a": 2, "b": "2"}, "b")
+        (2.0, None)
+    """
+    value = values.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) else None
 
 
 def check_non_finite(weights: Mapping[str, Tensor], config: TrainConfig) -> Finding | None:
@@ -65,7 +79,7 @@ def check_worse_than_mean(
     )
 
 
-def check_got_worse(lines: Lines, config: TrainConfig) -> Finding | None:
+def check_got_worse(lines: Sequence[Mapping[str, Any]], config: TrainConfig) -> Finding | None:
     """A run that ended worse than it was.
 
     Args:
@@ -113,7 +127,9 @@ def check_unfinished(
         cooling = f", and the temperature reaches {ends_at} at step {schedule_end} only"
     advice = "If the run has stopped here, go on before judging it: train.py --resume --out RUN."
     if not logged:
-        advice = "Whether the run went on, its log would say: give the run folder where there is one."
+        advice = (
+            "Whether the run went on, its log would say: give the run folder where there is one."
+        )
     subject = "This" if logged else "The checkpoint"
     told = f"{subject} is of step {step} of {total}{cooling}."
     return Finding("unfinished", "note", told, advice)

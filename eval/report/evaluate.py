@@ -21,7 +21,7 @@ from eval.report.refit import refit_decoder
 from eval.run import Run, open_run, splits_of
 from models import ImageTokenizer
 from training.data.datasets import to_float
-from training.metrics import Observer, evaluate_split, is_tokenless, squared_error_sums
+from training.metrics import Observer, evaluate_split, squared_error_sums
 from training.run_log import finite
 from training.weights import WeightsError
 
@@ -93,20 +93,20 @@ def _judged(
     height, width = opened.test_images.shape[2:]
     tokens = [rows * columns for rows, columns in model.grids(height, width)]
     sizes = [level.codebook_size for level in model.levels]
-    tokenless = is_tokenless(model)
+    tokenless = not model.has_tokens
     return {
         "checkpoint": str(opened.path),
-        "quantizer": config.quantizer,
+        "quantizer": config.quantizer.name,
         "dataset": opened.dataset,
         "test_images": len(opened.test_images),
         "step": opened.state["step"],
         "codebook_size": None if tokenless else sizes if len(sizes) > 1 else sizes[0],
-        "codebook_dim": config.codebook_dim,
+        "codebook_dim": config.model.codebook_dim,
         "parameters": sum(p.numel() for p in model.parameters()),
         "tokens_per_image": None if tokenless else sum(tokens),
         **dict.fromkeys(f"{name}_{mode}" for name in METRICS for mode in MODES),
         **{name: value for name, value in figures.items() if name not in gap.extra},
-        **rates(figures, config.codebook_sizes, tokens, height * width),
+        **rates(figures, config.model.codebook_sizes, tokens, height * width),
         "gap": None if tokenless else gap.rows(figures, tokens),
         "gap_levels": gap.level_figures(),
         **_distances(ready.distances, len(opened.test_images), unavailable),
@@ -143,15 +143,15 @@ class ImageErrors:
 
 def _refit(opened: Run, data_dir: str | None, steps: int) -> ImageTokenizer | None:
     """A copy with a decoder refit to the tokens of the training images; None without tokens."""
-    if is_tokenless(opened.model):
+    if not opened.model.has_tokens:
         return None
     config = opened.config
-    train = splits_of(config, data_dir, limit_train=config.limit_train, limit_test=1).train
+    train = splits_of(config, data_dir, limit_train=config.data.limit_train, limit_test=1).train
     return refit_decoder(
         opened.model,
         train,
         steps=steps,
-        batch_size=config.batch_size,
+        batch_size=config.optimizer.batch_size,
         progress=lambda r: _bar(r, "refitting the decoder", "step"),
     )
 

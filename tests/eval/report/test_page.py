@@ -27,7 +27,7 @@ def finding(name, severity, evidence="seen", advice="do", level=None):
 
 REPORT = {
     "checkpoint": "/home/me/my runs/first/best.pt",
-    "quantizer": "ddcl",
+    "quantizer": "ddcl-em",
     "dataset": "cifar10",
     "test_images": 10_000,
     "step": 1234,
@@ -113,7 +113,7 @@ def assert_self_contained(html):
 def test_it_says_what_was_trained_and_how_good_its_tokens_are(tmp_path):
     page = Page(page_of(tmp_path, REPORT))
     for words in (
-        "Report of first", "trained on cifar10", "with ddcl", "as 64 tokens",
+        "Report of first", "trained on cifar10", "with ddcl-em", "as 64 tokens",
         "each one of 512 codes", "10,000 test images", "step 1,234 of the training (best.pt)",
         "mean over images 24.12 23.88", "bits per token (log2 K) 9.000", "utilization 75.0%",
         "MSE 0.00400 0.00500", "compare tokenizers by them", "torch 2.9", "Mean of squares",
@@ -285,10 +285,12 @@ def runs(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         without_figures(patch)
-        return {name: run_small(root / name, quantizer=name, epochs=2) for name in ("ddcl", "none")}
+        return {
+            name: run_small(root / name, quantizer=name, epochs=2) for name in ("ddcl-em", "none")
+        }
 
 
-@pytest.mark.parametrize("quantizer", ["ddcl", "none"])
+@pytest.mark.parametrize("quantizer", ["ddcl-em", "none"])
 def test_the_page_of_a_run_has_its_figures_and_pictures(runs, tmp_path, quantizer):
     report, path = evaluate_run(runs[quantizer], limit_test=16), tmp_path / "page.html"
     write_run_page(path, runs[quantizer], report, [], limit_test=16)
@@ -313,12 +315,12 @@ def test_it_opens_on_a_phone_and_on_a_desktop_without_errors_or_overflow(runs, t
     chromium = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
     if chromium is None:
         pytest.skip("no chromium on the search path")
-    report = evaluate_run(runs["ddcl"], limit_test=16) | {
+    report = evaluate_run(runs["ddcl-em"], limit_test=16) | {
         "checkpoint": "/a/" + "long_name" * 30,
         "definitions": {"x" * 200: "y" * 2000},
     }
     findings = [finding("a" * 100, "severe", "b" * 500, "c" * 500)]
-    write_run_page(tmp_path / "page.html", runs["ddcl"], report, findings, limit_test=16)
+    write_run_page(tmp_path / "page.html", runs["ddcl-em"], report, findings, limit_test=16)
     faults: list[object] = []
     with api.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
