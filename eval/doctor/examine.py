@@ -13,6 +13,7 @@ from torch import Tensor
 
 from eval.run import log_of_checkpoint, splits_of
 from models import ImageTokenizer
+from softvq import SoftCodebook
 from softvq.functional import largest_variance, latent_covariance
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
@@ -212,9 +213,10 @@ def _level(patient: Patient, measured: ModelMeasures, number: int) -> Iterator[F
     """All checks of a level."""
     config, own, level = patient.config, measured.levels[number], patient.model.levels[number]
     covariance = latent_covariance(own.latents.double())
-    heat, ratio = level.temperature_info()["temperature"], None
-    if heat is not None:
-        ratio = heat / max(level.critical_factor * float(largest_variance(covariance)), 1e-30)
+    ratio = None
+    if isinstance(level, SoftCodebook):
+        critical = level.critical_factor * float(largest_variance(covariance))
+        ratio = float(level.temperature) / max(critical, 1e-30)
         yield temperature.check_too_soft(
             own.codes_per_token,
             own.variance / max(own.loss_q, 1e-30),

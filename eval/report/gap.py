@@ -13,10 +13,8 @@ from torch import Tensor
 
 from models import ImageTokenizer
 from models.tokenizer import size_of
-from softvq import CodebookOutput, DDCLCodebook, StackOutput
-from softvq._internal.distributed import widest_dtype
-from softvq.attention import soft_quantize_attention
-from softvq.functional import squared_distances
+from softvq import CodebookOutput, SoftCodebook, StackOutput
+from softvq.functional import soft_quantize, squared_distances
 from training.metrics import Decoder
 
 TOP = (8, 4, 2)
@@ -40,7 +38,7 @@ class GapMeter:
     def __init__(self, model: ImageTokenizer, refit: ImageTokenizer | None = None) -> None:
         self.model = model
         self.levels = [
-            LevelGap(level) if isinstance(level, DDCLCodebook) else None for level in model.levels
+            LevelGap(level) if isinstance(level, SoftCodebook) else None for level in model.levels
         ]
         self.decoders: dict[str, Decoder] = {}
         smallest = min(level.codebook_size for level in model.levels)
@@ -113,7 +111,7 @@ class LevelGap:
         level: A soft codebook.
     """
 
-    def __init__(self, level: DDCLCodebook) -> None:
+    def __init__(self, level: SoftCodebook) -> None:
         self.level = level
         self.sums = torch.zeros(0)
         self.tokens = 0
@@ -132,16 +130,16 @@ class LevelGap:
         axis = 1 if level.channel_first else -1
         soft = out.quantized.movedim(axis, -1).reshape(-1, level.dim)[kept]
         prototypes = level.codebook[indices[:, 0]]
-        temperature = level.temperature.to(z.dtype)
-        variance = soft_quantize_attention(z, level.codebook.to(z.dtype), temperature).variance
+        codebook, heat = level.codebook.to(z.dtype), level.temperature.to(z.dtype)
+        blocks = z.split(max(1, _BLOCK // len(codebook)))
+        variance = torch.cat([soft_quantize(block, codebook, heat).variance for block in blocks])
         distance = (prototypes - soft).square().sum(dim=1)
         gap = (z - prototypes).square().sum(dim=1) - (z - soft).square().sum(dim=1)
         columns = [distance, variance / q[:, 0], gap, variance, q[:, 0]]
         for k in TOP:
             share = q[:, :k] / q[:, :k].sum(dim=1, keepdim=True)
             columns.append(-(share * share.clamp_min(1e-30).log2()).sum(dim=1))
-        wide = widest_dtype(z.device)
-        sums = torch.stack([column.to(wide).sum() for column in columns]).cpu()
+        sums = torch.stack(columns).cpu().double().sum(dim=1)
         self.sums = sums if not self.tokens else self.sums + sums
         self.tokens += len(z)
 
@@ -240,7 +238,7 @@ def top_k_codes(model: ImageTokenizer, k: int) -> Iterator[None]:
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
 
-    def mix(level: DDCLCodebook, given: tuple[Any, ...], out: CodebookOutput) -> CodebookOutput:
+    def mix(level: SoftCodebook, given: tuple[Any, ...], out: CodebookOutput) -> CodebookOutput:
         top = top_of(level, out, k)
         share = top.q / top.q.sum(dim=1, keepdim=True)
         codes = (share[..., None] * level.codebook[top.indices]).sum(dim=1)  # (N, D)
@@ -250,7 +248,7 @@ def top_k_codes(model: ImageTokenizer, k: int) -> Iterator[None]:
         mixed = codes.view_as(soft).to(soft.dtype).movedim(-1, axis)
         return replace(out, quantized=mixed)
 
-    soft = [level for level in model.levels if isinstance(level, DDCLCodebook)]
+    soft = [level for level in model.levels if isinstance(level, SoftCodebook)]
     handles = [level.register_forward_hook(mix) for level in soft]
     try:
         yield
@@ -259,7 +257,7 @@ def top_k_codes(model: ImageTokenizer, k: int) -> Iterator[None]:
             handle.remove()
 
 
-def top_of(level: DDCLCodebook, out: CodebookOutput, k: int) -> TopAssignments:
+def top_of(level: SoftCodebook, out: CodebookOutput, k: int) -> TopAssignments:
     """:func:`top_assignments` of the latents that a level's output is of."""
     temperature = level.temperature.to(out.latents.dtype)
     return top_assignments(out.latents, level.codebook.to(out.latents.dtype), temperature, k)

@@ -14,7 +14,7 @@ from eval.report.html import filled
 from experiments.documents.corpora import TextData
 from experiments.documents.readout import FittedReadout, encode_tokens
 from experiments.documents.vectors import Documents
-from softvq.documents.proportions import assignments
+from softvq import assignments
 from training.checkpoint import write_text
 
 TEMPLATE = Path(__file__).with_name("cards.html.jinja")

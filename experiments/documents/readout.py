@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from experiments.documents.embeddings import TokenEmbeddings, padded
 from experiments.documents.vectors import Documents, LinearEncoder
-from softvq import CodesPerToken, DDCLCodebook, DDCLEMCodebook, DDCLReadout, Schedule
+from softvq import CodesPerToken, DDCLCodebook, DDCLEMCodebook, DDCLReadout, Schedule, SoftCodebook
 
 LARGEST_GAP = 1e-4  # |L_q - L_OLS - V| / L_q in float32
 
@@ -169,15 +170,17 @@ def fit_readout(
 
 def codebook_of(
     encoder: LinearEncoder, codebook_size: int, steps: int, settings: ReadoutSettings
-) -> DDCLCodebook:
+) -> SoftCodebook:
     """A codebook whose codes per token fall during the first four fifths of the steps."""
-    kind = DDCLCodebook if settings.prototypes == "gradient" else DDCLEMCodebook
+    em = partial(DDCLEMCodebook, balance=0.0)
+    kind = DDCLCodebook if settings.prototypes == "gradient" else em
     return kind(
         encoder.axes.shape[1],
         codebook_size,
         temperature=CodesPerToken(Schedule(*settings.codes, steps=4 * steps // 5)),
         commitment=1.0,
         usage_weight=settings.usage_weight if settings.prototypes == "gradient" else 0.0,
+        restart_threshold=0.0,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from softvq import (
     DDCLCodebook,
     DDCLEMCodebook,
     Schedule,
+    SoftCodebook,
     kmeans,
     two_timescale_groups,
 )
@@ -114,15 +116,18 @@ class ClusterNetwork(nn.Module):
         self.decoder = perceptron(dim, width, features)
         self.codebook = self.new_codebook(settings.hot, 0, 0)
 
-    def new_codebook(self, ratios: tuple[float, float], steps: int, seed: int) -> DDCLCodebook:
+    def new_codebook(self, ratios: tuple[float, float], steps: int, seed: int) -> SoftCodebook:
         """A codebook whose T / T_c goes from one ratio to another in so many steps."""
         settings = self.settings
-        kind = DDCLEMCodebook if settings.prototypes == "em" else DDCLCodebook
+        em = partial(DDCLEMCodebook, balance=0.0)
+        kind = em if settings.prototypes == "em" else DDCLCodebook
         return kind(
             settings.dim,
             self.codebook_size,
             temperature=CriticalFraction(Schedule(*ratios, steps=steps)),
             commitment=settings.commitment,
+            usage_weight=0.0,
+            restart_threshold=0.0,
             seed=seed,
         )
 
