@@ -340,7 +340,13 @@ def heat(state: State) -> None:
     ("name", "edit", "sick", "level", "advice"),
     [
         ("ddcl", lambda state: starve(state, 0), "starved-codes", None, "--restart-threshold 0.04"),
-        ("vq-ema", lambda state: starve(state, 0), "never-recovered", None, "--restart-threshold"),
+        (
+            "vq-ema",
+            lambda state: starve(state, 0),
+            "starved-codes",
+            None,
+            "--restart-threshold 0.2",
+        ),
         ("levels", lambda state: starve(state, 1), "starved-codes", 2, "--restart-threshold"),
         ("levels", heat, "collapsed", 2, "--temperature-start"),
     ],
