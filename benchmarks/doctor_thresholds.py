@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eval.doctor.geometry import separation
+from eval.doctor.geometry import relative_spread
 from eval.run import open_run, splits_of
 from models import ImageTokenizer
 from softvq import ConstantTemperature, DDCLCodebook, DDCLEMCodebook, Schedule, SoftCodebook
@@ -60,7 +60,7 @@ def collapse(latents: Tensor) -> Iterator[str]:
         for ratio in (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.2):
             largest = float(torch.linalg.eigvalsh(latents.T.cov(correction=0))[-1])
             book = trained(kind, latents, ratio * factor * largest, None)
-            measured = separation(book.codebook.detach(), latents)
+            measured = relative_spread(book.codebook.detach(), latents)
             yield f"{kind.__name__:16} T/T_c {ratio:4.2f} separation {measured:.2f}"
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from models import ImageTokenizer
+from softvq import Codebook, SoftCodebook
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
 from training.data.datasets import ImageSplits, load_splits
@@ -73,7 +74,13 @@ def model_of(path: Path, state: dict[str, Any], network: ImageTokenizer) -> Mode
 def model_hash(network: ImageTokenizer) -> str:
     """What two models share only if all weights and the shapes of their tokens are equal."""
     digest = hashlib.sha256(repr(network.grids(960, 960)).encode())
-    for name, tensor in sorted(network.state_dict().items()):
+    state = network.state_dict()
+    for name, module in network.named_modules():
+        # What token files are bound to has the name that the first version gave it.
+        if isinstance(module, Codebook) and not isinstance(module, SoftCodebook):
+            if f"{name}.running_usage" in state:
+                state[f"{name}.cluster_size"] = state.pop(f"{name}.running_usage")
+    for name, tensor in sorted(state.items()):
         value = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
