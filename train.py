@@ -25,11 +25,12 @@ from training.options import check_given
 from training.start import check_run_folder, load_data, write_status
 
 if TYPE_CHECKING:
-    from training.data.datasets import ImageSplits
+    from training.callbacks import Callback
+    from training.data.splits import ImageSplits
     from training.trainer import Trainer
 
 
-def train(config: TrainConfig, *, resume: bool = False, callbacks: Sequence[Any] = ()) -> Path:
+def train(config: TrainConfig, *, resume: bool = False, callbacks: Sequence[Callback] = ()) -> Path:
     """Train a model and leave a run folder.
 
     Args:
@@ -67,7 +68,7 @@ def train(config: TrainConfig, *, resume: bool = False, callbacks: Sequence[Any]
             if config.quantizer.kmeans_init:
                 say(f"placing {config.model.codebook_size} prototypes by k-means")
         try:
-            trainer = Trainer(config, splits, folder, state)
+            trainer = Trainer(config, splits, folder, state, callbacks=callbacks)
         except KeyboardInterrupt:
             say("stopped before the first step: nothing to save", err=True)
             raise

@@ -13,8 +13,8 @@ from models import ImageTokenizer
 from softvq import Codebook, SoftCodebook
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
-from training.data.datasets import ImageSplits, load_splits
-from training.devices import choose_device
+from training.data.splits import ImageSplits, load_splits
+from training.distributed import choose_device
 from training.errors import UserError
 
 

@@ -13,7 +13,7 @@ from .config import TrainConfig
 from .errors import UserError
 
 if TYPE_CHECKING:
-    from .data.datasets import ImageSplits
+    from .data.splits import ImageSplits
 
 
 def check_run_folder(folder: Path) -> None:
@@ -56,7 +56,7 @@ def load_data(
         The config with what was found, and where, which a resumed run or a report must find
         again, and with the run folder filled in; and the images.
     """
-    from .data.datasets import default_data_dir, load_splits
+    from .data.splits import default_data_dir, load_splits
     from .distributed import main_process_first
 
     data = config.data

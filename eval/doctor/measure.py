@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from models import ImageTokenizer
 from models.shared_scale_norm import SharedScaleNorm
 from softvq import Codebook, CodebookOutput
-from training.data.datasets import to_float
+from training.data.feed import to_float
 
 # Latents of a level that are kept for the geometry.
 KEPT_LATENTS = 2**16
