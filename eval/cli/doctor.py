@@ -22,7 +22,7 @@ from training.errors import UserError
     help="Sample of the data: half of it training, half validation images.",
 )  # fmt: skip
 @click.pass_context
-def doctor(context: click.Context, run: Path, json_file: Path | None, **options: Any) -> None:
+def doctor(context: click.Context, /, run: Path, json_file: Path | None, **options: Any) -> None:
     """Say what is wrong with the codebook of RUN, a run folder or a checkpoint, and what to change.
 
     Exit status 1 when something is severe, 0 otherwise, 2 for a wrong call.
