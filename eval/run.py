@@ -76,10 +76,10 @@ def model_hash(network: ImageTokenizer) -> str:
     digest = hashlib.sha256(repr(network.grids(960, 960)).encode())
     state = network.state_dict()
     for name, module in network.named_modules():
-        # What token files are bound to has the name that the first version gave it.
-        if isinstance(module, Codebook) and not isinstance(module, SoftCodebook):
-            if f"{name}.running_usage" in state:
-                state[f"{name}.cluster_size"] = state.pop(f"{name}.running_usage")
+        # Token files are bound to what hard codebooks' usage was called when they were written.
+        hard = isinstance(module, Codebook) and not isinstance(module, SoftCodebook)
+        if hard and f"{name}.running_usage" in state:
+            state[f"{name}.cluster_size"] = state.pop(f"{name}.running_usage")
     for name, tensor in sorted(state.items()):
         value = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())

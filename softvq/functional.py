@@ -27,6 +27,7 @@ from ._internal.arithmetic import (
     soft_quantize,
     token_weights,
     usage_divergence,
+    widest_dtype,
 )
 from .attention import soft_quantize_attention
 
@@ -47,6 +48,7 @@ __all__ = [
     "squared_distances",
     "token_weights",
     "usage_divergence",
+    "widest_dtype",
 ]
 
 

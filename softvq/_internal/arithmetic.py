@@ -23,8 +23,12 @@ def compute_dtype(*tensors: Tensor) -> torch.dtype:
         >>> compute_dtype(torch.zeros(1, dtype=torch.bfloat16))
         torch.float32
     """
-    wide = any(tensor.dtype == torch.float64 for tensor in tensors)
-    return torch.float64 if wide else torch.float32
+    return torch.float64 if torch.float64 in {t.dtype for t in tensors} else torch.float32
+
+
+def widest_dtype(device: torch.device) -> torch.dtype:
+    """The widest floating dtype of a device, for sums that must count exactly."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 class SoftCode(NamedTuple):
@@ -91,9 +95,7 @@ def mean_shift(
 ) -> tuple[Tensor, Tensor]:
     """What pulls each prototype when the assignment is held.
 
-    Without ``scale`` it is minus half the gradient of L_q.
-
-    Memory is that of :func:`softvq.functional.soft_quantize_attention`.
+    Without ``scale`` it is minus half the gradient of L_q. Memory is linear in N + K.
 
     Args:
         z: (N, D) latents, float32 or float64.
@@ -146,8 +148,7 @@ def assigned(logits: Tensor, top: Tensor, out: Sequence[Tensor] | None = None) -
     Args:
         logits: (R, K).
         top: (R,), the largest of each row.
-        out: Two (R, K) matrices to write both to, where nothing is to be differentiated; the first
-            may be ``logits``.
+        out: Two (R, K) matrices to write to where nothing is differentiated; ``logits`` may be one.
     """
     below, q = out or (None, None)
     logits = torch.sub(logits, top[:, None], out=below)
@@ -199,9 +200,8 @@ def blocks(z: Tensor, codebook: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]
 
 
 def _rows_per_block(device: torch.device, size: int) -> int:
-    elements = MOST_ELEMENTS
-    if device.type == "cpu":
-        elements = min(elements, ELEMENTS_PER_THREAD * torch.get_num_threads())
+    threads = torch.get_num_threads() if device.type == "cpu" else MOST_ELEMENTS
+    elements = min(MOST_ELEMENTS, ELEMENTS_PER_THREAD * threads)
     return max(FEWEST_ROWS, elements // size)
 
 
