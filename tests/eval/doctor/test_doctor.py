@@ -19,7 +19,6 @@ from eval.doctor.finding import CHECKS
 from training.checkpoint import save_checkpoint
 from training.config import TrainConfig
 from training.errors import UserError
-from training.quantizers import read_quantizers
 from training.run_log import RunLog
 
 State = dict[str, Any]
@@ -63,8 +62,7 @@ def runs(tmp_path_factory) -> Callable[..., Path]:
 def look(run: Path, images: int = 256) -> dict[tuple[str, int | None], Finding]:
     """Findings by name and level; whatever is found must be fit to be shown."""
     findings = diagnose(run, device="cpu", images=images)
-    names = {*TrainConfig.fields(), *(n for q in read_quantizers().values() for n in q.options)}
-    options = {"--" + name.replace("_", "-") for name in names}
+    options = {"--" + name.replace("_", "-") for name in TrainConfig.kinds()}
     for finding in findings:
         assert finding.name in CHECKS
         assert re.search(r"\d", finding.evidence)

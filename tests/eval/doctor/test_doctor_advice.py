@@ -15,7 +15,7 @@ from eval.doctor.finding import Finding
 from eval.doctor.gradient import GradientFlow
 from training.config import TrainConfig
 from training.options import check_given
-from training.quantizers import SOFT, read_quantizers
+from training.quantizers import SOFT
 
 config_of = TrainConfig.from_options
 CRITICAL = {"temperature_mode": "critical"}
@@ -117,20 +117,12 @@ def options_of(advice: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for flag, text in re.findall(r"--([a-z][a-z-]*)(?: ([\w.,-]+))?", advice):
         name, value = flag.replace("-", "_"), text.rstrip(".,")
-        kind = kind_of(name)
+        kind = TrainConfig.kinds()[name]
         if kind is bool:
             found[name] = True
         elif value:
             found[name] = kind(value)
     return found
-
-
-def kind_of(name: str) -> type:
-    """The type of an option, of a section or of a quantizer's constructor."""
-    if name in TrainConfig.fields():
-        kind = str(TrainConfig.fields()[name].type).removesuffix(" | None")
-        return {"int": int, "float": float, "str": str, "bool": bool}[kind]
-    return next(q.options[name].kind for q in read_quantizers().values() if name in q.options)
 
 
 def effective(config: TrainConfig, name: str) -> Any:
