@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -49,8 +51,7 @@ def evaluate_run(
         device: As in train.py.
         batch_size: Images at a time.
         refit_steps: Steps to refit a copy of the decoder to the tokens, on training images.
-        judges: Networks to judge with; none by default. One that cannot be had is named in the
-            figures, and the rest is measured all the same.
+        judges: Networks to judge with; none by default. The figures name those that cannot be had.
         observers: Called with every batch of test images.
 
     Returns:
@@ -75,11 +76,9 @@ def evaluate_run(
         progress=lambda parts: _bar(list(parts), "test images", "batch"),
     )
     if len(model.levels) > 1:
-        ablation = level_ablation(
-            model, images, batch_size=batch_size, progress=lambda p: _bar(p, "levels", "batch")
-        )
-        levels = zip(ablation, figures["levels"], strict=True)
-        figures["levels"] = [added | measured for added, measured in levels]
+        bar = functools.partial(_bar, what="levels", unit="batch")
+        added = level_ablation(model, images, batch_size=batch_size, progress=bar)
+        figures["levels"] = list(map(operator.or_, added, figures["levels"]))
     add_global_psnr(figures)
     # A diverged run has figures that JSON has no numbers for.
     return finite(_judged(opened, figures, gap, ready) | {"refit_steps": refit_steps})

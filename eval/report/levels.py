@@ -57,7 +57,12 @@ def level_ablation(
             without[number] = mean.expand_as(codes[number])
             row = prefix["mse"], prefix["psnr"], errors(without)["psnr"]
             sums[number] += torch.stack(row).cpu()
-    mse, psnr, without_psnr = (sums / len(images)).T.tolist()
+    return _rows(model, images, (sums / len(images)).T.tolist())
+
+
+def _rows(model: ImageTokenizer, images: Tensor, means: list[list[float]]) -> list[dict[str, Any]]:
+    """The levels' figures from MSE and PSNR of each prefix, and PSNR without each level."""
+    mse, psnr, without_psnr = means
     height, width = images.shape[2:]
     tokens = [rows * columns for rows, columns in model.grids(height, width)]
     sizes = [level.codebook_size for level in model.levels]
