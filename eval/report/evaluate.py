@@ -50,7 +50,7 @@ def evaluate_run(
         limit_test: Use only the first N test images; all by default.
         device: As in train.py.
         batch_size: Images at a time.
-        refit_steps: Steps to refit a copy of the decoder to the tokens, on training images.
+        refit_steps: Steps to refit a copy of the decoder to the tokens.
         judges: Networks to judge with; none by default. The figures name those that cannot be had.
         observers: Called with every batch of test images.
 
@@ -80,8 +80,7 @@ def evaluate_run(
         added = level_ablation(model, images, batch_size=batch_size, progress=bar)
         figures["levels"] = list(map(operator.or_, added, figures["levels"]))
     add_global_psnr(figures)
-    # A diverged run has figures that JSON has no numbers for.
-    return finite(_judged(opened, figures, gap, ready) | {"refit_steps": refit_steps})
+    return _judged(opened, figures, gap, ready) | {"refit_steps": refit_steps}
 
 
 def _judged(
@@ -93,7 +92,7 @@ def _judged(
     tokens = [rows * columns for rows, columns in model.grids(height, width)]
     sizes = [level.codebook_size for level in model.levels]
     tokenless = not model.has_tokens
-    return {
+    judged = {
         "checkpoint": str(opened.path),
         "quantizer": config.quantizer.name,
         "dataset": opened.dataset,
@@ -114,6 +113,9 @@ def _judged(
         "unavailable": unavailable,
         "versions": {name: version(name) for name in PACKAGES},
     }
+    # A diverged run has figures that JSON has no numbers for.
+    found: dict[str, Any] = finite(judged)
+    return found
 
 
 class ImageErrors:
