@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eval.report.html_template import filled
+from eval.report.html import filled
 from experiments.documents.corpora import TextData
 from experiments.documents.readout import FittedReadout, encode_tokens
 from experiments.documents.vectors import Documents
