@@ -26,22 +26,6 @@ EXCERPT = 280  # characters
 PRIOR = 10.0
 
 
-class TopDocument(NamedTuple):
-    """A document of a card.
-
-    Attributes:
-        share: The prototype's share in it.
-        label: The document's class.
-        words: Its words that are assigned to the prototype most, there and everywhere.
-        excerpt: Its beginning.
-    """
-
-    share: float
-    label: str
-    words: list[str]
-    excerpt: str
-
-
 class Card(NamedTuple):
     """A prototype.
 
@@ -52,7 +36,9 @@ class Card(NamedTuple):
         label: The commonest class of these documents, None where there are none.
         agreement: The part of these documents that is of that class.
         words: The words that are assigned to it most, wherever they stand, and how much.
-        documents: The documents with the largest share, the nearest of equal ones first.
+        documents: The documents with the largest share, the nearest of equal ones first: for each
+            the prototype's ``share`` in it, its class ``label``, its ``words`` that are assigned to
+            the prototype most, there and everywhere, and an ``excerpt``, its beginning.
     """
 
     prototype: int
@@ -61,7 +47,7 @@ class Card(NamedTuple):
     label: str | None
     agreement: float
     words: list[tuple[str, float]]
-    documents: list[TopDocument]
+    documents: list[dict[str, Any]]
 
 
 def cards_of(fit: FittedReadout, study: Study) -> list[Card]:
@@ -78,7 +64,7 @@ def cards_of(fit: FittedReadout, study: Study) -> list[Card]:
     words, means = word_means(fit, documents, study.tokenizer)
     distances = torch.cdist(fit.encoder(documents.mean), fit.readout.codebook.codebook.detach())
 
-    def document(row: int, k: int) -> TopDocument:
+    def document(row: int, k: int) -> dict[str, Any]:
         start, end = documents.tokens.offsets[row : row + 2].tolist()
         ids = documents.tokens.ids[start:end].long()
         latents = fit.encoder(documents.tokens.tokens[start:end])
@@ -86,9 +72,12 @@ def cards_of(fit: FittedReadout, study: Study) -> list[Card]:
         # not tell the telling words from the others.
         weights = means[ids, k] * assignments(fit.readout.codebook, latents[None])[0, :, k]
         told = dict.fromkeys(words[i] for i, _ in ranked(weights, ids) if words[i])
-        label = classes[int(corpus.labels[row])]
-        excerpt = shorten(corpus.texts[row], EXCERPT, placeholder=" \u2026")
-        return TopDocument(float(shares[row, k]), label, list(told)[:DOCUMENT_WORDS], excerpt)
+        return {
+            "share": float(shares[row, k]),
+            "label": classes[int(corpus.labels[row])],
+            "words": list(told)[:DOCUMENT_WORDS],
+            "excerpt": shorten(corpus.texts[row], EXCERPT, placeholder=" \u2026"),
+        }
 
     cards = []
     known = torch.tensor([i for i, word in words.items() if word], dtype=torch.int64)

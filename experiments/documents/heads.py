@@ -84,22 +84,17 @@ def heads(study: Study) -> list[dict[str, Any]]:
     }
     rows = [head(study, n, [{s: of(d) for s, d in splits.items()}]) for n, of in kinds.items()]
     settings = replace(READOUTS[ON_TOKENS], starts=1)
-    for size in head_sizes(study)[0]:
+    for size in HEAD_SIZES:
+        # A readout starts from k-means, which needs as many training tokens as prototypes.
+        if size > (tokens := len(train.tokens.ids)):
+            study.say(f"no heads on {size} prototypes: there are only {tokens} training tokens")
+            continue
         fits = [fit_readout(train, study.encoder, size, s, settings) for s in range(study.seeds)]
         read = [{split: fit.read(part) for split, part in splits.items()} for fit in fits]
         for number, key in enumerate(("proportions", "pooled")):
             vectors = [{split: both[number] for split, both in one.items()} for one in read]
             rows.append(head(study, f"DDCL {key}, K = {size}", vectors))
     return rows
-
-
-def head_sizes(study: Study) -> tuple[list[int], list[int]]:
-    """Return the numbers of prototypes under linear heads that can be fitted, and the others.
-
-    A readout starts from k-means, which needs as many training tokens as prototypes.
-    """
-    tokens = len(study.splits["train"].tokens.ids)
-    return [n for n in HEAD_SIZES if n <= tokens], [n for n in HEAD_SIZES if n > tokens]
 
 
 def head(study: Study, name: str, vectors: list[dict[str, Tensor]]) -> dict[str, Any]:

@@ -47,7 +47,4 @@ def table(result: Mapping[str, Any]) -> str:
             for row in result["heads"]
         ]
         parts.append(markdown(rows, ["linear head on", "values", "dev", "test"]))
-    if skipped := result.get("head_sizes_skipped"):
-        sizes, tokens = ", ".join(map(str, skipped)), result["tokens"]["train"]
-        parts.append(f"No heads on {sizes} prototypes: there are only {tokens} training tokens.")
     return "\n\n".join(parts) + "\n"

@@ -15,7 +15,7 @@ from training.checkpoint import check_target, write_text
 
 from .baselines import baselines, clusters
 from .cards import cards_of, write_cards
-from .heads import head_sizes, heads
+from .heads import heads
 from .readout import BALANCED, ON_TOKENS, READOUTS, FittedReadout, fit_readout
 from .report import SCORES, table, to_json
 from .study import Options, Say, Study, over_seeds, prepare
@@ -53,14 +53,12 @@ def run(
     described["embedding_minutes"] = round(minutes(), 2)
     rows, fits = cluster(study)
     residuals = [epoch["gap"] for found in fits.values() for fit in found for epoch in fit.epochs]
-    judged = "dev" in study.splits
     result = described | {
         "methods": rows,
         "settings": {method: asdict(settings) for method, settings in READOUTS.items()},
         "identity": {"epochs": len(residuals), "largest_gap": max(residuals)},
         "epochs": {method: [epochs_of(one) for one in found] for method, found in fits.items()},
-        "heads": heads(study) if judged else [],
-        "head_sizes_skipped": head_sizes(study)[1] if judged else [],
+        "heads": heads(study) if "dev" in study.splits else [],
         "minutes": round(minutes(), 2),
         "cpu_minutes": round((time.process_time() - used) / 60, 2),
     }

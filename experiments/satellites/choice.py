@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,11 +38,13 @@ class Chosen(NamedTuple):
     fits: list[Fit]
 
 
-def choose(candidates: Sequence[Candidate], folds: Sequence[Fold], codebook_size: int) -> Chosen:
+def choose(
+    candidates: Mapping[str, Candidate], folds: Sequence[Fold], codebook_size: int
+) -> Chosen:
     """Fit every candidate on every seed, and keep that of the best mean silhouette."""
     fits: dict[str, list[Fit]] = {}
     silhouettes: dict[str, list[float]] = {}
-    for name, fit in candidates:
+    for name, fit in candidates.items():
         fits[name] = [fit(f.rows["train"], codebook_size, seed) for seed, f in enumerate(folds)]
         silhouettes[name] = [
             silhouette(fold.rows["validation"], one.own(fold.rows["validation"]))

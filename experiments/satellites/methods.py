@@ -45,16 +45,8 @@ class Fit(NamedTuple):
         return next(iter(self.assigns.values()))(rows)
 
 
-class Candidate(NamedTuple):
-    """Settings of a method.
-
-    Attributes:
-        name: The settings in words.
-        fit: Called with training rows, K and a seed.
-    """
-
-    name: str
-    fit: Callable[[Rows, int, int], Fit]
+# Fits training rows, given K and a seed.
+Candidate = Callable[[Rows, int, int], Fit]
 
 
 def ddcl_candidates() -> list[Settings]:
@@ -66,8 +58,8 @@ def ddcl_candidates() -> list[Settings]:
     ]
 
 
-def methods(settings: Sequence[Settings]) -> dict[str, list[Candidate]]:
-    """Return every method with its candidates.
+def methods(settings: Sequence[Settings]) -> dict[str, dict[str, Candidate]]:
+    """Return every method with its candidates by name.
 
     Args:
         settings: The candidates of DDCL. Those of reconstruction alone are the different networks
@@ -77,26 +69,17 @@ def methods(settings: Sequence[Settings]) -> dict[str, list[Candidate]]:
         >>> {name: len(found) for name, found in methods(ddcl_candidates()).items()}[DDCL]
         6
     """
-    networks = {(one.dim, one.standardized): one for one in reversed(settings)}
+    kinds, kmeans_any = ("full", "tied", "diag", "spherical"), partial(fit_kmeans, name=KMEANS_ANY)
+    alone = {one.name().rsplit(",", 1)[0]: one for one in reversed(settings)}
     return {
-        DDCL: [Candidate(one.name(), partial(fit_ddcl, settings=one)) for one in settings],
-        ON_RECONSTRUCTION: [
-            Candidate(one.name().rsplit(",", 1)[0], partial(fit_reconstruction, settings=one))
-            for one in reversed(networks.values())
-        ],
-        KMEANS: [
-            Candidate("standardised", fit_kmeans),
-            Candidate("whitened", partial(fit_kmeans, whiten=True)),
-        ],
-        MIXTURE: [
-            Candidate(kind, partial(fit_mixture, covariance=kind))
-            for kind in ("full", "tied", "diag", "spherical")
-        ],
-        KMEANS_ANY: [
-            Candidate(f"K = {count}", partial(fit_kmeans, name=KMEANS_ANY, count=count))
-            for count in CLUSTER_COUNTS
-        ],
-        TRIVIAL: [Candidate("", fit_trivial)],
+        DDCL: {one.name(): partial(fit_ddcl, settings=one) for one in settings},
+        ON_RECONSTRUCTION: {
+            name: partial(fit_reconstruction, settings=alone[name]) for name in reversed(alone)
+        },
+        KMEANS: {"standardised": fit_kmeans, "whitened": partial(fit_kmeans, whiten=True)},
+        MIXTURE: {kind: partial(fit_mixture, covariance=kind) for kind in kinds},
+        KMEANS_ANY: {f"K = {n}": partial(kmeans_any, count=n) for n in CLUSTER_COUNTS},
+        TRIVIAL: {"": fit_trivial},
     }
 
 

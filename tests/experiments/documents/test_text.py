@@ -20,8 +20,8 @@ from training.errors import DatasetError, UserError
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return load_encoder(small_encoder(tmp_path_factory.mktemp("encoder")))
+def encoder(encoder_folder):
+    return load_encoder(encoder_folder)
 
 
 TEXTS = ["wave ship", "oven", "comet orbit galaxy planet lens", "salt spoon flour"] * 3

@@ -25,7 +25,6 @@ from experiments.satellites.methods import (
     ON_DDCL,
     ON_RECONSTRUCTION,
     TRIVIAL,
-    Candidate,
     Fit,
     methods,
 )
@@ -139,14 +138,14 @@ def test_the_better_silhouette_is_chosen_on_validation_rows_alone():
     fold = Fold({"train": rows[::2], "validation": rows[1::2]}, {})
     seen = []
 
-    def candidate(name, edge):
+    def candidate(edge):
         def made(x, codebook_size, seed):
             seen.append((x.tolist(), codebook_size, seed))
-            return Fit({name: lambda new: (new[:, 0] > edge).astype(np.int64)})
+            return Fit({"": lambda new: (new[:, 0] > edge).astype(np.int64)})
 
-        return Candidate(name, made)
+        return made
 
-    chosen = choose([candidate("bad", 0.5), candidate("good", 5.0)], [fold] * 2, 2)
+    chosen = choose({"bad": candidate(0.5), "good": candidate(5.0)}, [fold] * 2, 2)
     assert chosen.candidate == "good"
     assert seen == [(rows[::2].tolist(), 2, seed) for seed in (0, 1, 0, 1)]
     expected = silhouette_score(rows[1::2], (rows[1::2, 0] > 5).astype(int))
@@ -204,7 +203,7 @@ def test_scores_of_a_clustering():
 def test_methods_are_fitted_without_labels():
     x = blobs(90)[0].double().numpy()
     for name, candidates in methods([QUICK]).items():
-        found = candidates[0].fit(x, 3, 0)
+        found = next(iter(candidates.values()))(x, 3, 0)
         for assign in found.assigns.values():
             clusters = assign(x[:10])
             assert clusters.shape == (10,)
