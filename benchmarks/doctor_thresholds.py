@@ -18,17 +18,25 @@ from torch import Tensor
 from eval.doctor.geometry import separation
 from eval.run import open_run, splits_of
 from models import ImageTokenizer
-from softvq import ConstantTemperature, DDCLCodebook, DDCLEMCodebook, Schedule
+from softvq import ConstantTemperature, DDCLCodebook, DDCLEMCodebook, Schedule, SoftCodebook
 from training.data.datasets import to_float
 
 DIM, CODES, LATENTS, STEPS = 8, 32, 2048, 1500
 FACTORS = {DDCLCodebook: 4.0, DDCLEMCodebook: 2.0}
-Kind = type[DDCLCodebook]
+Kind = type[DDCLCodebook] | type[DDCLEMCodebook]
 
 
-def trained(kind: Kind, latents: Tensor, temperature: float, far: float | None) -> DDCLCodebook:
+def trained(kind: Kind, latents: Tensor, temperature: float, far: float | None) -> SoftCodebook:
     """A codebook of k-means, one code put ``far`` RMS radii out, trained on L_q alone."""
-    book = kind(DIM, CODES, temperature=ConstantTemperature(Schedule(temperature)), commitment=1.0)
+    book = kind(
+        DIM,
+        CODES,
+        temperature=ConstantTemperature(Schedule(temperature)),
+        commitment=1.0,
+        usage_weight=0.0,
+        restart_threshold=0.0,
+        **({"balance": 0.0} if kind is DDCLEMCodebook else {}),
+    )
     book.initialize(latents)
     if far is not None:
         with torch.no_grad():

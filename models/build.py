@@ -174,7 +174,7 @@ def _level_configs(config: dict[str, Any], count: int, channel_first: bool) -> l
     ]
 
 
-def _ddcl(kind: type[DDCLCodebook]) -> Callable[[dict[str, Any]], Codebook]:
+def _ddcl(kind: type[DDCLCodebook] | type[DDCLEMCodebook]) -> Callable[[dict[str, Any]], Codebook]:
     def build(config: dict[str, Any]) -> Codebook:
         # A level of few codes starts, and ends, at no more than it has.
         in_codes = config["temperature_mode"] == "codes"
@@ -206,7 +206,7 @@ def _shared(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _vq(kind: type[VQCodebook]) -> Callable[[dict[str, Any]], Codebook]:
+def _vq(kind: type[VQCodebook] | type[VQEMACodebook]) -> Callable[[dict[str, Any]], Codebook]:
     def build(config: dict[str, Any]) -> Codebook:
         return kind(
             config["codebook_dim"],

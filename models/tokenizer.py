@@ -47,6 +47,11 @@ class ImageTokenizer(nn.Module):
         """The codebooks, coarse first."""
         raise NotImplementedError
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether images have tokens: not where the codebook passes the latents through."""
+        return all(level.has_tokens for level in self.levels)
+
     def grids(self, height: int, width: int) -> list[tuple[int, int]]:
         """(h_l, w_l) of the tokens of each level, for images of that size."""
         raise NotImplementedError

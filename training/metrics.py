@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models import IdentityCodebook, ImageTokenizer
+from models import ImageTokenizer
 from models.tokenizer import size_of
 from softvq import (
     Codebook,
     CodebookOutput,
-    DDCLCodebook,
     StackOutput,
     UtilizationTracker,
 )
@@ -125,7 +124,7 @@ def _named_sums(sums: ImageSums, recons: Mapping[str, Tensor], images: Tensor) -
 
 def is_tokenless(model: ImageTokenizer) -> bool:
     """Whether the model has no bottleneck, so no tokens."""
-    return isinstance(model.levels[0], IdentityCodebook)
+    return not model.has_tokens
 
 
 def trackers_of(model: ImageTokenizer) -> list[UtilizationTracker]:
@@ -217,9 +216,4 @@ def summed_up(levels: list[dict[str, Any]]) -> dict[str, Any]:
 
 def temperature_figures(level: Codebook) -> dict[str, float | None]:
     """Temperature and T / T_c; None for a codebook that has none."""
-    if not isinstance(level, DDCLCodebook):
-        return {"temperature": None, "temperature_ratio": None}
-    return {
-        "temperature": level.temperature.item(),
-        "temperature_ratio": level.temperature_ratio.item(),
-    }
+    return level.temperature_info()

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from softvq._internal.latents import compute_dtype
-from softvq.documents.proportions import checked_documents, mean_token
+from softvq import checked_documents, mean_token
+from softvq.functional import compute_dtype
 
 
 class BaselineOutput(NamedTuple):

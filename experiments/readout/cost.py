@@ -31,8 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.codebooks import MIB, available_memory, machine, peak, reset_peak
 from experiments.readout.baselines import CrossAttentionReadout, MeanReadout, SlotAttentionReadout
-from softvq import ConstantTemperature, DDCLCodebook, DDCLReadout, Schedule
-from softvq.documents.proportions import proportions
+from softvq import ConstantTemperature, DDCLCodebook, DDCLReadout, Schedule, proportions
 from training.checkpoint import check_target, write_text
 from training.errors import UserError
 
@@ -165,7 +164,9 @@ def module_of(layer: str) -> Any:
     temperature = ConstantTemperature(Schedule(0.1 * DIM))
     builders: dict[str, Callable[[], Any]] = {
         "mean": lambda: MeanReadout(DIM),
-        "ddcl": lambda: DDCLReadout(DDCLCodebook(DIM, SIZE, temperature=temperature)),
+        "ddcl": lambda: DDCLReadout(
+            DDCLCodebook(DIM, SIZE, temperature=temperature, usage_weight=0.0)
+        ),
         "ddcl-shares": lambda: builders["ddcl"](),
         "slots": lambda: SlotAttentionReadout(DIM, SIZE),
         "queries": lambda: CrossAttentionReadout(DIM, SIZE, heads=HEADS),

@@ -46,15 +46,19 @@ WIDTH, SIZE, BATCH = 64, 16, 64
 RATES = (1e-3, 3e-3, 1e-2)
 TUNING_SEED = 100
 AT_LEAST_ONE = click.IntRange(1)
+PLAIN: dict[str, Any] = {"usage_weight": 0.0, "restart_threshold": 0.0}
+PLAIN_EM = PLAIN | {"commitment": 0.25, "balance": 0.0}
 READOUTS: dict[str, Callable[[], nn.Module]] = {
     "cls": lambda: CLSReadout(WIDTH),
     "mean": lambda: MeanReadout(WIDTH),
     "queries": lambda: CrossAttentionReadout(WIDTH, SIZE, heads=4),
     "slots": lambda: SlotAttentionReadout(WIDTH, SIZE),
-    "ddcl": lambda: DDCLReadout(DDCLCodebook(WIDTH, SIZE)),
-    "ddcl, head on proportions": lambda: DDCLReadout(DDCLCodebook(WIDTH, SIZE)),
-    "ddcl-em": lambda: DDCLReadout(DDCLEMCodebook(WIDTH, SIZE)),
-    "ddcl-em, head on proportions": lambda: DDCLReadout(DDCLEMCodebook(WIDTH, SIZE)),
+    "ddcl": lambda: DDCLReadout(DDCLCodebook(WIDTH, SIZE, usage_weight=0.0, restart_threshold=0.0)),
+    "ddcl, head on proportions": lambda: DDCLReadout(
+        DDCLCodebook(WIDTH, SIZE, usage_weight=0.0, restart_threshold=0.0)
+    ),
+    "ddcl-em": lambda: DDCLReadout(DDCLEMCodebook(WIDTH, SIZE, **PLAIN_EM)),
+    "ddcl-em, head on proportions": lambda: DDCLReadout(DDCLEMCodebook(WIDTH, SIZE, **PLAIN_EM)),
 }
 
 

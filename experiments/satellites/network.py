@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -14,7 +13,14 @@ from torch import Tensor, nn
 
 from experiments.clustering import best_start
 from experiments.identity import checked_residual
-from softvq import CriticalFraction, DDCLCodebook, DDCLEMCodebook, Schedule, two_timescale_groups
+from softvq import (
+    CriticalFraction,
+    DDCLCodebook,
+    DDCLEMCodebook,
+    Schedule,
+    SoftCodebook,
+    two_timescale_groups,
+)
 from softvq.functional import largest_variance, latent_covariance, soft_quantize
 
 INITIALISATIONS = 10  # of k-means and mixtures; the best by their own criterion is kept
@@ -110,14 +116,11 @@ class ClusterNetwork(nn.Module):
         self.decoder = perceptron(dim, width, features)
         self.codebook = self.new_codebook(settings.hot, 0, 0)
 
-    def new_codebook(
-        self, ratios: tuple[float, float], steps: int, seed: int
-    ) -> DDCLCodebook | DDCLEMCodebook:
+    def new_codebook(self, ratios: tuple[float, float], steps: int, seed: int) -> SoftCodebook:
         """Return a codebook whose T / T_c goes from one ratio to another in so many steps."""
         settings = self.settings
-        kind: Callable[..., DDCLCodebook | DDCLEMCodebook] = DDCLCodebook
-        if settings.prototypes == "em":
-            kind = partial(DDCLEMCodebook, balance=0.0)
+        em = partial(DDCLEMCodebook, balance=0.0)
+        kind = em if settings.prototypes == "em" else DDCLCodebook
         return kind(
             settings.dim,
             self.codebook_size,

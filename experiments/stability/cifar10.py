@@ -12,7 +12,7 @@ from tqdm import tqdm
 from experiments.stability.blocks import columns
 from experiments.stability.measures import measures
 from experiments.stability.report import opened, save
-from softvq import DDCLCodebook
+from softvq import SoftCodebook
 from training.checkpoint import write_text
 from training.config import TrainConfig
 from training.data.datasets import ImageSplits, load_splits, to_float
@@ -88,7 +88,7 @@ class WatchedTrainer(Trainer):
         was_training = self.model.training
         self.model.eval()
         images = to_float(self.splits.val[:WATCHED_IMAGES].to(self.device))
-        codebook = cast(DDCLCodebook, self.model.levels[0])
+        codebook = cast(SoftCodebook, self.model.levels[0])
         figures = measures(codebook, self.model(images).code)
         self.model.train(was_training)
         self.history.append({"step": self.step} | figures)
@@ -180,7 +180,7 @@ def train_watched(
     config = replace(config, out=str(folder))
     trainer = WatchedTrainer(config, splits, folder)
     if control == "fixed":
-        temperature = cast(DDCLCodebook, trainer.model.levels[0]).temperature.item()
+        temperature = cast(SoftCodebook, trainer.model.levels[0]).temperature.item()
         config = replace(
             config, temperature_mode="constant", temperature_start=temperature, temperature_end=None
         )

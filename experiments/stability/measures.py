@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from softvq import CodebookOutput, DDCLCodebook, UtilizationTracker
+from softvq import CodebookOutput, SoftCodebook, UtilizationTracker
 from softvq.functional import largest_variance, latent_covariance
 
 # Prototypes nearer than this share of sqrt(lambda_max) are one.
@@ -78,7 +78,7 @@ def is_collapsed(mean_separation: float, soft_error: float) -> bool:
 
 
 @torch.no_grad()
-def measures(codebook: DDCLCodebook, out: CodebookOutput) -> dict[str, float | int | bool | None]:
+def measures(codebook: SoftCodebook, out: CodebookOutput) -> dict[str, float | int | bool | None]:
     """Figures of a codebook on the latents of one call.
 
     Args:
@@ -143,12 +143,11 @@ NAMES = (
 )  # fmt: skip
 
 
-def critical_factor(codebook: DDCLCodebook) -> float:
+def critical_factor(codebook: SoftCodebook) -> float:
     """T_c over the largest variance of the latents, as the codebook itself tracks it.
 
     Example:
         >>> critical_factor(DDCLCodebook(2, 3, variance_weight=2.0))
         2.0
     """
-    tracked = largest_variance(codebook.covariance).item()
-    return codebook.critical_temperature.item() / tracked
+    return codebook.critical_factor

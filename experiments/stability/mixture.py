@@ -6,6 +6,7 @@ N latents of size D, K prototypes, X the size of a data point.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from softvq import (
     DDCLCodebook,
     DDCLEMCodebook,
     Schedule,
+    SoftCodebook,
 )
 from softvq.functional import critical_temperature, largest_variance, latent_covariance
 
@@ -95,7 +97,7 @@ class LinearAutoencoder(nn.Module):
         decoder: D to X.
     """
 
-    def __init__(self, codebook: DDCLCodebook, encoder: nn.Linear, decoder: nn.Linear) -> None:
+    def __init__(self, codebook: SoftCodebook, encoder: nn.Linear, decoder: nn.Linear) -> None:
         super().__init__()
         self.encoder = encoder
         self.codebook = codebook
@@ -149,20 +151,22 @@ def build(setting: Setting, dtype: torch.dtype) -> tuple[LinearAutoencoder, Tens
     return LinearAutoencoder(codebook, encoder, decoder), x
 
 
-def codebook_of(setting: Setting, z: Tensor, generator: torch.Generator) -> DDCLCodebook:
+def codebook_of(setting: Setting, z: Tensor, generator: torch.Generator) -> SoftCodebook:
     """The library's codebook, its prototypes placed on (N, D) latents."""
     if setting.control == "fixed":
         temperature = setting.ratio * critical_temperature(z).item()
         controller: Any = ConstantTemperature(Schedule(temperature))
     else:
         controller = CriticalFraction(Schedule(setting.ratio))
-    kind = DDCLEMCodebook if setting.em else DDCLCodebook
+    kind = partial(DDCLEMCodebook, balance=0.0) if setting.em else DDCLCodebook
     codebook = kind(
         z.shape[1],
         CODES,
         temperature=controller,
         commitment=setting.commitment,
         variance_weight=setting.variance_weight,
+        usage_weight=0.0,
+        restart_threshold=0.0,
     ).to(z.dtype)
     codebook.initialize(z, seed=setting.seed)  # sets T and T_c, too
     place(codebook, z, setting.init, generator)
@@ -170,7 +174,7 @@ def codebook_of(setting: Setting, z: Tensor, generator: torch.Generator) -> DDCL
 
 
 @torch.no_grad()
-def place(codebook: DDCLCodebook, z: Tensor, init: str, generator: torch.Generator) -> None:
+def place(codebook: SoftCodebook, z: Tensor, init: str, generator: torch.Generator) -> None:
     """Move prototypes, that k-means placed, where a study wants them to start.
 
     Args:
