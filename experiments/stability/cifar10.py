@@ -9,9 +9,6 @@ from typing import Any, cast
 import torch
 from tqdm import tqdm
 
-from experiments.stability.blocks import columns
-from experiments.stability.measures import measures
-from experiments.stability.report import opened, save
 from softvq import DDCLCodebook
 from training.checkpoint import write_text
 from training.config import TrainConfig
@@ -19,6 +16,10 @@ from training.data.datasets import ImageSplits, load_splits, to_float
 from training.errors import UserError
 from training.run_log import read_metrics
 from training.trainer import Trainer
+
+from .blocks import columns
+from .measures import measures
+from .results import opened, save
 
 CONTROLS = ("follows", "fixed")
 # Images that the prototypes are measured on, of the validation split.

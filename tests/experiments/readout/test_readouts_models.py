@@ -223,19 +223,9 @@ def test_distinct_slots_at_the_extremes():
     assert distinct_slots(torch.ones(1, 7, 3), torch.zeros(1, 7, dtype=torch.bool)).tolist() == [0]
     chain = torch.stack([torch.ones(10), torch.arange(10) / 10], dim=1)[None]
     assert distinct_slots(chain, tolerance=0.1).tolist() == [1]
-    with pytest.raises(ValueError, match=r"\(B, K, D\)"):
-        distinct_slots(torch.zeros(3, 2))
-    with pytest.raises(ValueError, match="present"):
-        distinct_slots(torch.zeros(1, 3, 2), torch.ones(1, 2, dtype=torch.bool))
-    with pytest.raises(ValueError, match="tolerance"):
-        distinct_slots(torch.zeros(1, 3, 2), tolerance=-1)
 
 
 def test_wrong_calls_are_refused():
-    with pytest.raises(ValueError, match="at least 1"):
-        SlotAttentionReadout(DIM, 0)
-    with pytest.raises(ValueError, match="divisor"):
-        CrossAttentionReadout(DIM, SLOTS, heads=4)
     for name in BUILDERS:
         with pytest.raises(ValueError, match=r"\(B, T, D\)"):
             built(name)(torch.randn(3, DIM))
