@@ -19,7 +19,7 @@ from eval.doctor.geometry import separation
 from eval.run import open_run, splits_of
 from models import ImageTokenizer
 from softvq import ConstantTemperature, DDCLCodebook, DDCLEMCodebook, Schedule
-from training.data.datasets import to_float
+from training.data.feed import to_float
 
 DIM, CODES, LATENTS, STEPS = 8, 32, 2048, 1500
 FACTORS = {DDCLCodebook: 4.0, DDCLEMCodebook: 2.0}

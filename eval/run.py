@@ -12,8 +12,8 @@ from torch import Tensor
 from models import ImageTokenizer
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
-from training.data.datasets import ImageSplits, load_splits
-from training.devices import choose_device
+from training.data.splits import ImageSplits, load_splits
+from training.distributed import choose_device
 from training.errors import UserError
 from training.metrics import is_tokenless
 

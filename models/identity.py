@@ -24,6 +24,8 @@ class IdentityCodebook(Codebook):
         True
     """
 
+    has_tokens = False
+
     def __init__(self, dim: int, *, channel_first: bool = False) -> None:
         super().__init__(dim, 1, channel_first=channel_first)
         self.register_buffer("codebook", torch.zeros(1, dim))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -46,6 +47,21 @@ class ImageTokenizer(nn.Module):
     def levels(self) -> tuple[Codebook, ...]:
         """The codebooks, coarse first."""
         raise NotImplementedError
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether images become tokens; a model without a bottleneck has none."""
+        return self.levels[0].has_tokens
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Eval mode for a while; the mode of before comes back."""
+        was_training = self.training
+        self.eval()
+        try:
+            yield
+        finally:
+            self.train(was_training)
 
     def grids(self, height: int, width: int) -> list[tuple[int, int]]:
         """(h_l, w_l) of the tokens of each level, for images of that size."""

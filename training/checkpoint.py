@@ -13,9 +13,10 @@ import torch
 from models import ImageTokenizer, build_model
 
 from .errors import CheckpointError, UserError
+from .migration import migrate_config, migrate_model_config
 
 FORMAT = 2
-# What Trainer.save writes.
+# What training.state.save_run writes.
 KEYS = {
     "format", "config", "model_config", "model", "optimizer", "trackers",
     "step", "sums", "seconds", "best",
@@ -108,6 +109,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             f"{path} is not a checkpoint of train.py: it lacks {', '.join(sorted(KEYS - given))}; "
             "give a run folder, or its best.pt or last.pt"
         )
+    if "recipe" in state["config"]:
+        state["model_config"] = migrate_model_config(state["model_config"])
+        state["config"] = migrate_config(state["config"])
     return state
 
 

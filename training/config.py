@@ -3,60 +3,38 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from .errors import UserError
-from .options import OWN, QUANTIZERS, check_option, check_together, option
+from .migration import migrate_config
+from .options import check_option, check_quantizer_options, check_together, flat_name, option
+from .quantizers import OWN, QUANTIZERS, SOFT, read_quantizers
 
-RECIPES = ("tokens", "paper")
 DATASETS = ("auto", "cifar10", "patches", "folder")
 
 
+class _Section:
+    """A group of options, each checked by itself."""
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):  # type: ignore[arg-type]
+            if spec.metadata:
+                check_option(spec, getattr(self, spec.name))
+
+
 @dataclass(frozen=True)
-class TrainConfig:
-    """Options of a run; each field is an option of ``train.py``.
+class DataConfig(_Section):
+    """The images of a run."""
 
-    Raises:
-        UserError: If a value is out of range, or two do not go together.
-
-    Example:
-        >>> TrainConfig(quantizer="vq", epochs=3).codebook_size
-        512
-    """
-
-    quantizer: str = option("ddcl", "Codebook; none is the floor.", choices=QUANTIZERS)
-    recipe: str = option(
-        "tokens",
-        "ddcl: prototypes by soft EM and a straight-through encoder, for the best tokens; or the "
-        "paper's, differentiable in every part.",
-        choices=RECIPES,
-        only=("ddcl",),
-    )
     dataset: str = option(
         "auto",
-        "Images; auto is cifar10, or patches when it is not to be had.",
+        "Images; auto takes CIFAR-10 if it is available, otherwise patches.",
         choices=DATASETS,
     )
     data_dir: str | None = option(
         None, "Folder of the data; default $SOFTVQ_DATA, then data/. For folder: the images."
-    )
-    out: str | None = option(None, "Run folder; default runs/<quantizer>-<dataset>-<time>.")
-    seed: int = option(0, "Seed of weights, order and augmentation.", minimum=0, maximum=2**32 - 1)
-    epochs: int = option(20, "Epochs to train, unless steps are given.", minimum=1)
-    steps: int | None = option(None, "Steps to train, instead of epochs.", minimum=1)
-    batch_size: int = option(128, "Images per step.", minimum=1)
-    lr: float = option(2e-3, "Learning rate of encoder and decoder (Adam).", above=0)
-    lr_schedule: str = option(
-        "cosine",
-        "Learning rates over the training: falling to zero as a half cosine, or constant.",
-        choices=("cosine", "constant"),
-    )
-    epsilon: float | None = option(
-        None,
-        "Ratio of the encoder's to the prototypes' learning rate; default 0.03, for vq 1.",
-        above=0,
-        only=("ddcl", "vq"),
     )
     limit_train: int | None = option(None, "Use only the first N training images.", minimum=1)
     limit_test: int | None = option(
@@ -64,6 +42,12 @@ class TrainConfig:
     )
     image_size: int = option(32, "Side of a folder's images, a multiple of 4.", minimum=8)
     augment: bool = option(True, "Flip and shift the training images.")
+
+
+@dataclass(frozen=True)
+class ModelConfig(_Section):
+    """The network, and the sizes of its codebooks."""
+
     architecture: str = option(
         "vqvae",
         "One codebook or a stack of them; or VQ-VAE-2, a top level and one conditioned on it.",
@@ -75,7 +59,9 @@ class TrainConfig:
     codebook_size: int = option(512, "K, number of codes.", minimum=1)
     codebook_dim: int = option(64, "D, channels of the latents.", minimum=1)
     levels: int | None = option(
-        None, "Codebooks, each coding what those before left; default 1, vqvae2 has 2.", minimum=1
+        None,
+        "Number of codebooks, each coding what those before left; default 1, vqvae2 has 2.",
+        minimum=1,
     )
     level_pool: str | None = option(
         None, "Pooling factors of the levels, as 4,2,1; default all 1: residual quantisation."
@@ -94,100 +80,10 @@ class TrainConfig:
     shared_scale: bool = option(
         False, "Divide all channels of the latents by one standard deviation, not each by its own."
     )
-    init: str = option(
-        "auto",
-        "Where prototypes start: k-means of latents, or noise; auto is kmeans, for vq random.",
-        choices=("auto", "kmeans", "random"),
-        only=OWN,
-    )
-    commitment: float | None = option(
-        None,
-        "Weight of L_q (ddcl), or of the commitment term (vq, vq-ema); default 0.25, for ddcl's "
-        "tokens 0.1.",
-        minimum=0,
-        only=OWN,
-    )
-    perceptual_weight: float = option(
-        0.0, "Weight of LPIPS in the loss, beside the squared error.", minimum=0
-    )
-    lpips: str = option("squeeze", "Net of LPIPS.", choices=("squeeze", "alex", "vgg"))
-    lpips_weights: str | None = option(
-        None, "File of torchvision's weights of that net; downloaded by default."
-    )
-    usage_weight: float | None = option(
-        None,
-        "ddcl: weight of the KL divergence of usage from uniform; default 0, for paper 0.05.",
-        minimum=0,
-        only=("ddcl",),
-    )
-    balance: float | None = option(
-        None,
-        "ddcl's tokens: how much rarely used codes are favoured where prototypes learn; default "
-        "0.3.",
-        minimum=0,
-        maximum=1,
-        only=("ddcl",),
-    )
-    temperature_mode: str = option(
-        "codes",
-        "ddcl: what the schedule sets: T, T/T_c, or codes per token.",
-        choices=("constant", "critical", "codes"),
-        only=("ddcl",),
-    )
-    temperature_start: float | None = option(
-        None,
-        "ddcl: first value of the schedule; default 3 codes or 0.02 T_c; T has none.",
-        above=0,
-        only=("ddcl",),
-    )
-    temperature_end: float | None = option(
-        None,
-        "ddcl: last value of the schedule; default 1.05 codes (paper: 1.3), 0.002 T_c, or the "
-        "first T.",
-        above=0,
-        only=("ddcl",),
-    )
-    temperature_hold: float = option(
-        0.5,
-        "ddcl: share of the training that holds the first value.",
-        minimum=0,
-        maximum=1,
-        only=("ddcl",),
-    )
-    temperature_until: float = option(
-        0.9,
-        "ddcl: share of the training at which the last value is reached.",
-        minimum=0,
-        maximum=1,
-        only=("ddcl",),
-    )
-    decay: float = option(
-        0.99,
-        "vq, vq-ema: decay of the moving averages.",
-        minimum=0,
-        maximum=0.999999,
-        only=("vq", "vq-ema"),
-    )
-    restart_threshold: float | None = option(
-        None,
-        "Restart codes used below this share of the mean, 0 never; "
-        "default 0.02, for vq-ema 0.1, for vq 0.",
-        minimum=0,
-        maximum=0.99,
-        only=OWN,
-    )
-    precision: str = option("fp32", "Arithmetic of the network.", choices=("fp32", "bf16"))
-    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps.")
-    compile: bool = option(False, "Compile the model with torch.compile.")
-
-    def __post_init__(self) -> None:
-        for spec in fields(self):
-            check_option(spec, getattr(self, spec.name))
-        check_together(self)
 
     @property
     def level_count(self) -> int:
-        """Levels, with their default filled in."""
+        """Number of levels, with the default filled in."""
         return self.levels or (2 if self.architecture == "vqvae2" else 1)
 
     @property
@@ -196,10 +92,13 @@ class TrainConfig:
         return self.numbers("level_sizes") or [self.codebook_size] * self.level_count
 
     def numbers(self, name: str) -> list[int] | None:
-        """A list as 4,2,1.
+        """Read a list such as 4,2,1.
+
+        Args:
+            name: The field that holds it: ``level_pool`` or ``level_sizes``.
 
         Raises:
-            UserError: If it is not of a positive whole number for each level.
+            UserError: If it does not have a positive whole number for each level.
         """
         text = getattr(self, name)
         if text is None:
@@ -213,6 +112,217 @@ class TrainConfig:
             )
         return numbers
 
+
+@dataclass(frozen=True)
+class QuantizerConfig(_Section):
+    """The codebook: its class, the arguments given to it, its temperatures and its start.
+
+    Example:
+        >>> QuantizerConfig("vq", {"commitment": 0.5}).settings["commitment"]
+        0.5
+    """
+
+    name: str = option(
+        "ddcl-em", "Codebook; none is the floor.", choices=QUANTIZERS, flat="quantizer"
+    )
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    temperature_mode: str = option(
+        "codes",
+        "What the schedule sets: T, T/T_c, or codes per token.",
+        choices=("constant", "critical", "codes"),
+        only=SOFT,
+    )
+    temperature_start: float | None = option(
+        None,
+        "First value of the schedule; default 3 codes or 0.02 T_c; T has none.",
+        above=0,
+        only=SOFT,
+    )
+    temperature_end: float | None = option(
+        None,
+        "Last value of the schedule; default 1.05 codes (ddcl: 1.3), 0.002 T_c, or the first T.",
+        above=0,
+        only=SOFT,
+    )
+    temperature_hold: float = option(
+        0.5,
+        "Share of the training that holds the first value.",
+        minimum=0,
+        maximum=1,
+        only=SOFT,
+    )
+    temperature_until: float = option(
+        0.9,
+        "Share of the training at which the last value is reached.",
+        minimum=0,
+        maximum=1,
+        only=SOFT,
+    )
+    init: str = option(
+        "auto",
+        "Where prototypes start: k-means of latents, or noise; auto is kmeans, for vq random.",
+        choices=("auto", "kmeans", "random"),
+        only=OWN,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_quantizer_options(self.name, dict(self.options))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments with its own defaults filled in."""
+        own = read_quantizers()[self.name].options
+        return {name: own[name].default for name in own} | dict(self.options)
+
+    @property
+    def kmeans_init(self) -> bool:
+        """Whether prototypes start from latents."""
+        # The textbook baseline gets none of the remedies.
+        auto = self.name in OWN and self.name != "vq"
+        return auto if self.init == "auto" else self.init == "kmeans"
+
+
+@dataclass(frozen=True)
+class OptimizerConfig(_Section):
+    """The length of the training, its learning rates and its loss."""
+
+    lr: float = option(2e-3, "Learning rate of encoder and decoder (Adam).", above=0)
+    lr_schedule: str = option(
+        "cosine",
+        "Learning rates over the training: falling to zero as a half cosine, or constant.",
+        choices=("cosine", "constant"),
+    )
+    epsilon: float | None = option(
+        None,
+        "Ratio of the encoder's to the prototypes' learning rate; default 0.03, for vq 1.",
+        above=0,
+        only=("ddcl", "vq"),
+    )
+    batch_size: int = option(128, "Images per step.", minimum=1)
+    epochs: int = option(20, "Epochs to train, unless steps are given.", minimum=1)
+    steps: int | None = option(None, "Steps to train, instead of epochs.", minimum=1)
+    perceptual_weight: float = option(
+        0.0, "Weight of LPIPS in the loss, beside the squared error.", minimum=0
+    )
+    lpips: str = option("squeeze", "Net of LPIPS.", choices=("squeeze", "alex", "vgg"))
+    lpips_weights: str | None = option(
+        None, "File of torchvision's weights of that net; downloaded by default."
+    )
+
+
+@dataclass(frozen=True)
+class RunConfig(_Section):
+    """Where and how a run takes place."""
+
+    out: str | None = option(None, "Run folder; default runs/<quantizer>-<dataset>-<time>.")
+    seed: int = option(0, "Seed of weights, order and augmentation.", minimum=0, maximum=2**32 - 1)
+    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps.")
+    precision: str = option("fp32", "Arithmetic of the network.", choices=("fp32", "bf16"))
+    compile: bool = option(False, "Compile the model with torch.compile.")
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "quantizer": QuantizerConfig,
+    "optimizer": OptimizerConfig,
+    "run": RunConfig,
+}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Options of a run, in sections; their names on the command line and on disk are flat.
+
+    Raises:
+        UserError: If a value is out of range, or two do not go together.
+
+    Example:
+        >>> config = TrainConfig.from_options(quantizer="vq", commitment=0.5, epochs=3)
+        >>> config.model.codebook_size, config.quantizer.settings["commitment"]
+        (512, 0.5)
+        >>> config.replace(lr=0.1).options()["lr"]
+        0.1
+    """
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    quantizer: QuantizerConfig = field(default_factory=QuantizerConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    def __post_init__(self) -> None:
+        check_together(self)
+
+    @staticmethod
+    def fields() -> dict[str, Field[Any]]:
+        """The fields of all sections by their flat names, without the quantizer's own options."""
+        sections = [fields(section) for section in SECTIONS.values()]
+        return {flat_name(spec): spec for specs in sections for spec in specs if spec.metadata}
+
+    @classmethod
+    def from_options(cls, **flat: Any) -> TrainConfig:
+        """Build a config from flat names.
+
+        Args:
+            flat: Options by the names of the command line. What is none of a section's fields is
+                an argument of the quantizer's constructor; None stands for its default there.
+
+        Raises:
+            UserError: If a name is unknown, or a value is refused.
+        """
+        own = {n: v for n, v in flat.items() if n not in cls.fields() and v is not None}
+        sections = {}
+        for name, section in SECTIONS.items():
+            specs = {flat_name(spec): spec for spec in fields(section) if spec.metadata}
+            given = {spec.name: flat[flat_n] for flat_n, spec in specs.items() if flat_n in flat}
+            sections[name] = section(**given, **({"options": own} if name == "quantizer" else {}))
+        return cls(**sections)
+
+    def options(self, *, defaults: bool = False) -> dict[str, Any]:
+        """The options by flat names: every field, and the given arguments of the quantizer.
+
+        Args:
+            defaults: Whether to fill in the constructor's defaults for arguments not given.
+        """
+        flat = {}
+        for name, section in SECTIONS.items():
+            own = getattr(self, name)
+            flat |= {flat_name(s): getattr(own, s.name) for s in fields(section) if s.metadata}
+        return flat | dict(self.quantizer.settings if defaults else self.quantizer.options)
+
+    def replace(self, **flat: Any) -> TrainConfig:
+        """A config with other options, by flat names; another quantizer drops what it lacks."""
+        kept = self.options()
+        if "quantizer" in flat and flat["quantizer"] in QUANTIZERS:
+            known = {*self.fields(), *read_quantizers()[flat["quantizer"]].options}
+            kept = {name: value for name, value in kept.items() if name in known}
+        return TrainConfig.from_options(**(kept | flat))
+
+    def to_json(self) -> str:
+        """The options as a flat JSON object."""
+        return json.dumps(self.options(), indent=2) + "\n"
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
+        """A config from saved options, also those of the last version.
+
+        Raises:
+            UserError: If a name is unknown: the run is of another version.
+        """
+        flat = migrate_config(values)
+        known = {*cls.fields(), *(n for q in read_quantizers().values() for n in q.options)}
+        unknown = sorted(set(flat) - known)
+        if unknown:
+            raise UserError(
+                f"the saved config has options this version does not know: {', '.join(unknown)}"
+            )
+        try:
+            return cls.from_options(**flat)
+        except TypeError as error:
+            raise UserError(f"the saved config is damaged: {error}") from error
+
     @property
     def temperatures(self) -> tuple[float, float]:
         """First and last value of the schedule, with their defaults filled in.
@@ -220,110 +330,56 @@ class TrainConfig:
         Raises:
             UserError: If a constant temperature was not given: it depends on the latents' scale.
         """
-        most = max(self.codebook_sizes)
-        codes = (min(3.0, most), min(1.05 if self.recipe == "tokens" else 1.3, most))
-        defaults = {"codes": codes, "critical": (0.02, 0.002)}
-        start, end = self.temperature_start, self.temperature_end
-        if self.temperature_mode == "constant":
+        quantizer, most = self.quantizer, max(self.model.codebook_sizes)
+        start, end = quantizer.temperature_start, quantizer.temperature_end
+        if quantizer.temperature_mode == "constant":
             if start is None:
                 raise UserError(
                     "temperature_mode constant needs temperature_start, T in units of squared "
                     "distance; or choose codes or critical, which follow the latents"
                 )
             return start, start if end is None else end
-        first, last = defaults[self.temperature_mode]
+        last_codes = 1.3 if quantizer.name == "ddcl" else 1.05
+        codes = (min(3.0, most), min(last_codes, most))
+        first, last = {"codes": codes, "critical": (0.02, 0.002)}[quantizer.temperature_mode]
         return first if start is None else start, last if end is None else end
-
-    def to_json(self) -> str:
-        """The fields as a JSON object."""
-        return json.dumps(asdict(self), indent=2) + "\n"
-
-    @property
-    def kmeans_init(self) -> bool:
-        """Whether prototypes start from latents."""
-        if self.init == "auto":
-            return self.quantizer in ("ddcl", "vq-ema")
-        return self.init == "kmeans"
-
-    @property
-    def loss_weights(self) -> tuple[float, float]:
-        """Weights of L_q or commitment, and of the usage's divergence, with their defaults."""
-        tokens = self.quantizer == "ddcl" and self.recipe == "tokens"
-        defaults = (0.1, 0.0) if tokens else (0.25, 0.05)
-        commitment = defaults[0] if self.commitment is None else self.commitment
-        usage = defaults[1] if self.usage_weight is None else self.usage_weight
-        return commitment, usage
-
-    @property
-    def usage_balance(self) -> float:
-        """Balance of soft EM with its default filled in."""
-        tokens = self.quantizer == "ddcl" and self.recipe == "tokens"
-        return (0.3 if tokens else 0.0) if self.balance is None else self.balance
 
     @property
     def timescale_ratio(self) -> float:
         """Epsilon with its default filled in."""
-        if self.epsilon is not None:
-            return self.epsilon
-        return 1.0 if self.quantizer == "vq" else 0.03
-
-    @property
-    def restarts_below(self) -> float:
-        """The restart threshold with its default filled in."""
-        if self.restart_threshold is not None:
-            return self.restart_threshold
-        return {"ddcl": 0.02, "vq-ema": 0.1}.get(self.quantizer, 0.0)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
-        """A config from saved fields.
-
-        Raises:
-            UserError: If a name is unknown: the run is of another version.
-        """
-        unknown = sorted(set(values) - {spec.name for spec in fields(cls)})
-        if unknown:
-            raise UserError(
-                f"the saved config has options this version does not know: {', '.join(unknown)}"
-            )
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise UserError(f"the saved config is damaged: {error}") from error
+        if self.optimizer.epsilon is not None:
+            return self.optimizer.epsilon
+        return 1.0 if self.quantizer.name == "vq" else 0.03
 
     def model_config(self, total_steps: int) -> dict[str, Any]:
-        """The dict that :func:`models.build_model` takes."""
+        """The dict that :func:`models.build_model` takes.
+
+        Args:
+            total_steps: Steps of the whole training, of which the schedule's are shares.
+        """
+        model, quantizer = self.model, self.quantizer
         pools = None
-        if self.level_count > 1 and self.architecture == "vqvae":
-            pools = self.numbers("level_pool") or [1] * self.level_count
-        soft = "ddcl-em" if self.recipe == "tokens" else "ddcl"
-        commitment, usage_weight = self.loss_weights
-        scheduled = total_steps if self.quantizer == "ddcl" else 0
+        if model.level_count > 1 and model.architecture == "vqvae":
+            pools = model.numbers("level_pool") or [1] * model.level_count
+        scheduled = total_steps if quantizer.name in SOFT else 0
         start, end = self.temperatures if scheduled else (1.0, 1.0)
+        copied = (
+            "architecture", "level_dropout", "hidden_channels", "residual_channels",
+            "residual_blocks", "normalize_latents", "shared_scale", "codebook_size",
+            "codebook_dim",
+        )  # fmt: skip
         return {
-            "architecture": self.architecture,
+            **{name: getattr(model, name) for name in copied},
             "level_pools": pools,
-            "level_sizes": self.numbers("level_sizes"),
-            "level_dropout": self.level_dropout,
-            "hidden_channels": self.hidden_channels,
-            "residual_channels": self.residual_channels,
-            "residual_blocks": self.residual_blocks,
-            "normalize_latents": self.normalize_latents,
-            "shared_scale": self.shared_scale,
-            "quantizer": soft if self.quantizer == "ddcl" else self.quantizer,
-            "codebook_size": self.codebook_size,
-            "codebook_dim": self.codebook_dim,
-            "commitment": commitment,
-            "usage_weight": usage_weight,
-            "balance": self.usage_balance,
-            "temperature_mode": self.temperature_mode,
+            "level_sizes": model.numbers("level_sizes"),
+            "quantizer": quantizer.name,
+            **quantizer.settings,
+            "temperature_mode": quantizer.temperature_mode,
             "temperature_start": start,
             "temperature_end": end,
-            "temperature_hold_steps": round(self.temperature_hold * scheduled),
-            "temperature_steps": round(self.temperature_until * scheduled),
-            "decay": self.decay,
-            "restart_threshold": self.restarts_below,
-            "seed": self.seed,
+            "temperature_hold_steps": round(quantizer.temperature_hold * scheduled),
+            "temperature_steps": round(quantizer.temperature_until * scheduled),
+            "seed": self.run.seed,
         }
 
 

@@ -17,3 +17,7 @@ class CheckpointError(UserError):
 
 class DatasetError(UserError):
     """Data that is missing, damaged or too small."""
+
+
+class DivergedError(UserError):
+    """A run whose loss, latents or prototypes are no longer finite numbers."""

@@ -1,4 +1,4 @@
-"""LPIPS, the perceptual distance, for training and evaluation."""
+"""The loss of a training step with the terms it is made of; LPIPS, the perceptual distance."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models import ImageTokenizerOutput
+from softvq import CodebookOutput, StackOutput
+
+from .config import OptimizerConfig
 from .weights import WeightsError, fetch_weights, fill, read_weights
 
 NETS = ("squeeze", "alex", "vgg")
@@ -21,6 +26,96 @@ _TORCHVISION = {
 # The smallest side on which no pooling of the network runs dry.
 _SMALLEST = {"squeeze": 17, "alex": 31, "vgg": 16}
 OPTION = "--lpips-weights"
+
+
+def training_loss(config: OptimizerConfig, images: Tensor, device: torch.device) -> TrainingLoss:
+    """The loss that a config asks for.
+
+    Args:
+        config: The options of the optimiser.
+        images: uint8 (N, C, H, W), the training images.
+        device: The device of training, for LPIPS.
+
+    Raises:
+        WeightsError: If LPIPS is wanted and its weights cannot be had, or the images are too small.
+    """
+    if not config.perceptual_weight:
+        return TrainingLoss(images)
+    weights = Path(config.lpips_weights) if config.lpips_weights else None
+    perceptual = PerceptualDistance(config.lpips, weights).to(device)
+    perceptual(*[images[:1].to(device).float() / 255] * 2)  # too small images are told now
+    return TrainingLoss(images, perceptual, config.perceptual_weight)
+
+
+class TrainingLoss:
+    """The loss of a batch: error of the reconstruction, loss of the codes, and LPIPS.
+
+    The error is counted in units of the data's variance, so that a weight means the same for all
+    data.
+
+    Args:
+        images: uint8 (N, C, H, W), the training images, for their variance.
+        perceptual: LPIPS, on the device of training; None leaves it out.
+        perceptual_weight: Weight of LPIPS.
+
+    Example:
+        >>> import torch
+        >>> from models import build_model
+        >>> model = build_model({"hidden_channels": 8, "residual_channels": 8, "codebook_size": 16})
+        >>> images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+        >>> terms = TrainingLoss(images)(model(images / 255), images / 255)
+        >>> sorted(terms)[:3], sorted(terms)[-2:]
+        (['0/entropy', '0/loss_ols', '0/loss_q'], ['loss', 'mse_soft'])
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        perceptual: PerceptualDistance | None = None,
+        perceptual_weight: float = 0.0,
+    ) -> None:
+        variance = float(images.float().div(255).var(dim=(0, 2, 3)).mean())
+        self.data_variance = max(variance, 1e-6)  # images of one flat colour have none
+        self.perceptual = perceptual
+        self.perceptual_weight = perceptual_weight
+
+    def __call__(self, output: ImageTokenizerOutput, images: Tensor) -> dict[str, Tensor]:
+        """Terms of a batch.
+
+        Args:
+            output: What the model made of the images.
+            images: (B, C, H, W) in [0, 1].
+
+        Returns:
+            Scalars: first ``loss``, which is what to minimise; then ``mse_soft``, ``lpips`` if it
+            is wanted, and the terms of :func:`code_figures`.
+        """
+        recon = output.recon.float()
+        terms = {"mse_soft": F.mse_loss(recon, images)}
+        loss = terms["mse_soft"] / self.data_variance + output.code.loss
+        if self.perceptual is not None:
+            terms["lpips"] = self.perceptual(recon.clamp(0, 1), images).mean()
+            loss = loss + self.perceptual_weight * terms["lpips"]
+        return {"loss": loss, **terms, **code_figures(output.code)}
+
+
+def code_figures(code: CodebookOutput | StackOutput) -> dict[str, Tensor]:
+    """What codebooks' outputs say, as means that may be averaged over equal batches.
+
+    Args:
+        code: The output of a codebook or a stack.
+
+    Returns:
+        ``"<level>/<name>"``, scalars; :func:`training.metrics.finish_code_figures` takes their
+        means. Each is weighted by the share of tokens that the level saw, ``"<level>/weight"``.
+    """
+    figures = {}
+    for number, out in enumerate(code.levels):
+        weight = (out.indices >= 0).float().mean()
+        figures[f"{number}/weight"] = weight
+        for name, value in {**out.losses, "entropy": out.codes_per_token.log()}.items():
+            figures[f"{number}/{name}"] = value.detach() * weight
+    return figures
 
 
 class PerceptualDistance(nn.Module):

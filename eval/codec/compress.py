@@ -38,7 +38,7 @@ from eval.codec.tiles import (
 from eval.run import Model
 from models import ImageTokenizer
 from training.checkpoint import write_atomic
-from training.data.datasets import to_float
+from training.data.feed import to_float
 from training.data.image_folder import find_images, open_image
 from training.errors import UserError
 

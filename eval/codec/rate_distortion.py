@@ -19,7 +19,7 @@ from eval.codec.tiles import to_picture, to_pixels
 from eval.report.metrics import image_sums
 from eval.run import Model, model_of, open_run
 from training.checkpoint import write_atomic, write_text
-from training.data.datasets import to_float
+from training.data.feed import to_float
 from training.errors import UserError
 
 QUALITIES = (1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95)

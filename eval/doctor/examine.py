@@ -16,8 +16,8 @@ from softvq import Codebook, DDCLCodebook, VQCodebook
 from softvq.functional import largest_variance, latent_covariance
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
-from training.data.datasets import to_float
-from training.devices import choose_device
+from training.data.feed import to_float
+from training.distributed import choose_device
 from training.errors import UserError
 from training.metrics import is_tokenless
 from training.options import LATTICES

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from models import ImageTokenizer
 from models.shared_scale_norm import SharedScaleNorm
 from softvq import Codebook, CodebookOutput
-from training.data.datasets import to_float
+from training.data.feed import to_float
 from training.metrics import is_tokenless
 
 # Latents of a level that are kept for the geometry.

@@ -20,7 +20,7 @@ from eval.report.metrics import CODE_DEFINITIONS, METRICS, definitions, image_su
 from eval.report.refit import refit_decoder
 from eval.run import Run, open_run, splits_of
 from models import ImageTokenizer
-from training.data.datasets import to_float
+from training.data.feed import to_float
 from training.metrics import Observer, evaluate_split, is_tokenless, squared_error_sums
 from training.run_log import finite
 from training.weights import WeightsError

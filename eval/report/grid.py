@@ -9,7 +9,7 @@ from PIL import Image
 from eval.codec.tiles import to_picture
 from eval.run import Run
 from training.checkpoint import write_atomic
-from training.run_log import reconstruction_grid
+from training.figures.reconstructions import reconstruction_grid
 
 
 def write_grid(run: Run, path: Path, *, scale: int = 3) -> None:

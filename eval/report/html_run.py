@@ -10,12 +10,11 @@ from torch import Tensor
 
 from eval.report.gap_figure import gap_figure
 from eval.report.html import Problem, write_page
-from eval.run import log_of_checkpoint, splits_of
+from eval.run import splits_of
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
-from training.devices import choose_device
-from training.figures import CLASS_NAMES, codebook_pictures
-from training.run_log import read_metrics
+from training.distributed import choose_device
+from training.figures import codebook_pictures
 
 # For the pictures alone: enough for rare codes, and a few seconds.
 MAX_IMAGES = 1024
@@ -54,7 +53,6 @@ def write_run_page(
     model = load_model(state, str(checkpoint)).to(choose_device(device))
     config = TrainConfig.from_dict(state["config"])
     splits = splits_of(config, data_dir, limit_train=1, limit_test=limit_test)
-    log = log_of_checkpoint(checkpoint)
     if not all(value.isfinite().all() for value in model.state_dict().values()):
         # Nothing can be drawn of such a model; the doctor says so on the page.
         write_page(path, report, {}, findings, state["config"])
@@ -64,10 +62,7 @@ def write_run_page(
     pictures |= codebook_pictures(
         model,
         splits.test,
-        splits.test_labels,
-        [] if log is None else read_metrics(log),
         [tracker["history"] for tracker in state["trackers"]],
-        class_names=CLASS_NAMES.get(splits.name),
         errors=errors,
         max_images=MAX_IMAGES,
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models import ImageTokenizer
 from models.tokenizer import size_of
-from training.data.datasets import to_float
+from training.data.feed import to_float
 from training.metrics import squared_error_sums, trackers_of
 
 

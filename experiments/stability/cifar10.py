@@ -10,9 +10,11 @@ import torch
 from tqdm import tqdm
 
 from softvq import DDCLCodebook
+from training.callbacks import Callback
 from training.checkpoint import write_text
 from training.config import TrainConfig
-from training.data.datasets import ImageSplits, load_splits, to_float
+from training.data.feed import to_float
+from training.data.splits import ImageSplits, load_splits
 from training.errors import UserError
 from training.run_log import read_metrics
 from training.trainer import Trainer
@@ -66,33 +68,31 @@ class Cifar10Options:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-class WatchedTrainer(Trainer):
-    """A Trainer that measures its prototypes at the start and whenever it saves.
+class Watch(Callback):
+    """Measures the prototypes of a run at its start and after each epoch.
 
     Attributes:
         history: Of :func:`measures`, with ``step``; on the first validation images.
     """
 
-    def __init__(self, config: TrainConfig, splits: ImageSplits, folder: Path) -> None:
-        super().__init__(config, splits, folder)
+    def __init__(self) -> None:
         self.history: list[dict[str, Any]] = []
-        self._measure()
 
-    def save(self, name: str) -> None:
-        """Measure as well; ``last.pt`` is saved after each epoch."""
-        super().save(name)
-        if name == "last.pt":
-            self._measure()
+    def on_start(self, trainer: Trainer) -> None:
+        """Measure."""
+        self._measure(trainer)
+
+    def on_epoch(self, trainer: Trainer, lines: list[dict[str, Any]]) -> None:
+        """Measure."""
+        self._measure(trainer)
 
     @torch.no_grad()
-    def _measure(self) -> None:
-        was_training = self.model.training
-        self.model.eval()
-        images = to_float(self.splits.val[:WATCHED_IMAGES].to(self.device))
-        codebook = cast(DDCLCodebook, self.model.levels[0])
-        figures = measures(codebook, self.model(images).code)
-        self.model.train(was_training)
-        self.history.append({"step": self.step} | figures)
+    def _measure(self, trainer: Trainer) -> None:
+        images = to_float(trainer.splits.val[:WATCHED_IMAGES].to(trainer.device))
+        codebook = cast(DDCLCodebook, trainer.model.levels[0])
+        with trainer.model.evaluating():
+            figures = measures(codebook, trainer.model(images).code)
+        self.history.append({"step": trainer.step} | figures)
 
 
 def study_cifar10(options: Cifar10Options, out: Path) -> dict[str, Any]:
@@ -179,13 +179,14 @@ def train_watched(
         KeyboardInterrupt: After a signal.
     """
     config = replace(config, out=str(folder))
-    trainer = WatchedTrainer(config, splits, folder)
     if control == "fixed":
-        temperature = cast(DDCLCodebook, trainer.model.levels[0]).temperature.item()
+        unstarted = Trainer(config, splits, folder)
+        temperature = cast(DDCLCodebook, unstarted.model.levels[0]).temperature.item()
         config = replace(
             config, temperature_mode="constant", temperature_start=temperature, temperature_end=None
         )
-        trainer = WatchedTrainer(config, splits, folder)
+    watch = Watch()
+    trainer = Trainer(config, splits, folder, callbacks=[watch])
     write_text(folder / "config.json", config.to_json())
     if trainer.run() is not None:
         raise KeyboardInterrupt
@@ -193,5 +194,5 @@ def train_watched(
     errors = [{"mse_soft": None, "mse_argmax": None}, *lines]
     return [
         entry | {name: line[name] for name in ("mse_soft", "mse_argmax")}
-        for entry, line in zip(trainer.history, errors, strict=True)
+        for entry, line in zip(watch.history, errors, strict=True)
     ]

@@ -42,6 +42,12 @@ class Codebook(Pretrained, nn.Module):
     steps: Tensor
     # Whether the decoder's gradient passes to the latents as if the code were the latent.
     straight_through = False
+    # Whether there are prototypes, so that indices say something.
+    has_tokens = True
+
+    def temperature_info(self) -> dict[str, float | None]:
+        """Temperature and T / T_c; None for a codebook that has none."""
+        return {"temperature": None, "temperature_ratio": None}
 
     def __init__(
         self,

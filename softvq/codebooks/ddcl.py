@@ -84,9 +84,9 @@ class DDCLCodebook(Codebook):
         temperature: TemperatureController | None = None,
         commitment: float = 0.25,
         variance_weight: float = 1.0,
-        usage_weight: float = 0.0,
+        usage_weight: float = 0.05,
         decay: float = 0.9,
-        restart_threshold: float = 0.0,
+        restart_threshold: float = 0.02,
         seed: int = 0,
         engine: Literal["auto", "dense", "attention"] = "auto",
         channel_first: bool = False,
@@ -175,6 +175,13 @@ class DDCLCodebook(Codebook):
             # Below, attention's second pass costs more than the matrices that it saves.
             return soft_quantize_attention if self.codebook_size >= 512 else soft_quantize
         return soft_quantize if self.engine == "dense" else soft_quantize_attention
+
+    def temperature_info(self) -> dict[str, float | None]:
+        """Temperature and T / T_c."""
+        return {
+            "temperature": self.temperature.item(),
+            "temperature_ratio": self.temperature_ratio.item(),
+        }
 
     @property
     def temperature_ratio(self) -> Tensor:

@@ -38,6 +38,18 @@ class DDCLEMCodebook(DDCLCodebook):
     that of the means.
 
     Args:
+        dim: D, size of the vector axis.
+        codebook_size: K, number of prototypes.
+        temperature: Controller of T, driven by :meth:`after_step`; two codes per token by default.
+        commitment: Weight of ``L_OLS + variance_weight * V`` in the loss, >= 0.
+        variance_weight: Weight of V against L_OLS, > 0.
+        usage_weight: Weight of ``KL(usage || uniform)`` of the batch in the loss, >= 0.
+        decay: Decay of the running means, covariance and usage, in [0, 1).
+        restart_threshold: A prototype whose running usage falls below this share of the mean is
+            moved onto a random latent of the batch; 0 never restarts.
+        seed: Seed for choosing the latents that replace restarted prototypes.
+        engine: ``"dense"``, ``"attention"``, or ``"auto"``, which takes attention from K = 512 on.
+        channel_first: Latents are (B, D, ...) instead of (..., D).
         balance: In [0, 1]; 0 learns from the plain assignment, whose usage is less even.
 
     Attributes:
@@ -71,12 +83,12 @@ class DDCLEMCodebook(DDCLCodebook):
         codebook_size: int,
         *,
         temperature: TemperatureController | None = None,
-        commitment: float = 0.25,
+        commitment: float = 0.1,
         variance_weight: float = 1.0,
         usage_weight: float = 0.0,
-        balance: float = 0.0,
+        balance: float = 0.3,
         decay: float = 0.9,
-        restart_threshold: float = 0.0,
+        restart_threshold: float = 0.02,
         seed: int = 0,
         engine: Literal["auto", "dense", "attention"] = "auto",
         channel_first: bool = False,

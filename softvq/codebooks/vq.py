@@ -143,8 +143,17 @@ class VQEMACodebook(VQCodebook):
     """Nearest prototype, straight-through gradient, codebook learnt by moving averages.
 
     A prototype is the running mean of the latents that chose it: no gradient, no learning rate.
-    The loss is ``commitment * commitment_loss``. Arguments are those of :class:`VQCodebook`;
-    ``codebook`` is a buffer here.
+    The loss is ``commitment * commitment_loss``; ``codebook`` is a buffer here.
+
+    Args:
+        dim: D, size of the vector axis.
+        codebook_size: K, number of prototypes.
+        commitment: Weight of the encoder's term, >= 0.
+        decay: Decay of the moving averages, in [0, 1).
+        restart_threshold: A prototype whose running count falls below this share of the mean count
+            is moved onto a random latent of the batch; 0 never restarts.
+        seed: Seed for choosing the latents that replace restarted prototypes.
+        channel_first: Latents are (B, D, ...) instead of (..., D).
 
     Attributes:
         embed_sum: (K, D) buffer, running mean of the sum of latents that chose each prototype.
@@ -161,6 +170,27 @@ class VQEMACodebook(VQCodebook):
     """
 
     embed_sum: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        codebook_size: int,
+        *,
+        commitment: float = 0.25,
+        decay: float = 0.99,
+        restart_threshold: float = 0.1,
+        seed: int = 0,
+        channel_first: bool = False,
+    ) -> None:
+        super().__init__(
+            dim,
+            codebook_size,
+            commitment=commitment,
+            decay=decay,
+            restart_threshold=restart_threshold,
+            seed=seed,
+            channel_first=channel_first,
+        )
 
     def _set_codebook(self, codebook: Tensor) -> None:
         self.register_buffer("codebook", codebook)

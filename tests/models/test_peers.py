@@ -7,7 +7,7 @@ from small_runs import arguments, command
 from models import build_model
 from models.peers import PeerStack, peer
 from training.config import TrainConfig
-from training.data.datasets import load_splits
+from training.data.splits import load_splits
 from training.trainer import Trainer
 
 vqp = pytest.importorskip("vector_quantize_pytorch")

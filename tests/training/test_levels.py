@@ -28,7 +28,7 @@ from eval.report.levels import level_ablation
 from eval.run import open_run
 from models import VQVAE2, build_model
 from models.build import QUANTIZERS
-from training.data.datasets import to_float
+from training.data.feed import to_float
 from training.metrics import (
     code_figures,
     evaluate_split,

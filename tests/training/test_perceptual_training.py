@@ -7,7 +7,7 @@ import torch
 from small_runs import arguments, command, metrics, run_small, snapshot, without_figures
 
 from training.config import TrainConfig
-from training.data.datasets import load_splits
+from training.data.splits import load_splits
 from training.errors import UserError
 from training.losses import PerceptualDistance
 from training.trainer import Trainer

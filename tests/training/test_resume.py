@@ -15,6 +15,7 @@ import torch
 from small_runs import (
     STEPS_PER_EPOCH,
     arguments,
+    at_step,
     checkpoint,
     command,
     differences,
@@ -27,8 +28,9 @@ from small_runs import (
 
 import train
 from softvq import DDCLCodebook, VQEMACodebook
-from training import trainer
-from training.trainer import Trainer
+from training import callbacks
+from training import metrics as training_metrics
+from training.state import save_run
 
 ROOT = Path(train.__file__).parent
 # High thresholds, so that restarts happen within the few steps of these runs.
@@ -54,20 +56,6 @@ def whole(tmp_path_factory) -> dict[str, Path]:
             quantizer: run_small(folder / quantizer, **options)
             for quantizer, options in OPTIONS.items()
         }
-
-
-def at_step(monkeypatch, step: int, act) -> None:
-    """Do something at the end of a training step, once."""
-    real = Trainer._train_step
-
-    def train_step(self, images):
-        loss = real(self, images)
-        if self.step == step:
-            monkeypatch.setattr(Trainer, "_train_step", real)
-            act()
-        return loss
-
-    monkeypatch.setattr(Trainer, "_train_step", train_step)
 
 
 def interrupt(number: int = signal.SIGTERM):
@@ -144,33 +132,32 @@ def test_two_interruptions_and_a_kill_between_checkpoints(tmp_path, monkeypatch,
 
 def test_a_crash_between_metrics_and_checkpoint_leaves_no_line_twice(tmp_path, monkeypatch, whole):
     out = tmp_path / "run"
-    real = Trainer.save
 
-    def save(self, name):
-        if self.step > STEPS_PER_EPOCH:
+    def save(trainer, name):
+        if trainer.step > STEPS_PER_EPOCH:
             raise OSError("disk full")
-        real(self, name)
+        save_run(trainer, name)
 
-    monkeypatch.setattr(Trainer, "save", save)
+    monkeypatch.setattr(callbacks, "save_run", save)
     with pytest.raises(OSError, match="disk full"):
         run_small(out, **OPTIONS["vq-ema"])
     assert len(metrics(out)) == 6
     assert checkpoint(out)["step"] == STEPS_PER_EPOCH
     with (out / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 3, "st')  # the crash may also cut a line
-    monkeypatch.setattr(Trainer, "save", real)
+    monkeypatch.setattr(callbacks, "save_run", save_run)
     assert command("--resume", "--out", out).exit_code == 0
     assert_equal_ends(whole["vq-ema"], out)
 
 
 def test_the_best_epoch_so_far_outlives_an_interruption(tmp_path, monkeypatch):
     errors = iter([0.1, 0.5, 0.3, 0.5, 0.2, 0.5])  # validation and test of three epochs
-    real = trainer.evaluate_split
+    real = training_metrics.evaluate_split
 
     def evaluate_split(*args):
         return real(*args) | {"mse_argmax": next(errors)}
 
-    monkeypatch.setattr(trainer, "evaluate_split", evaluate_split)
+    monkeypatch.setattr(training_metrics, "evaluate_split", evaluate_split)
     at_step(monkeypatch, STEPS_PER_EPOCH + 1, interrupt())
     with pytest.raises(SystemExit):
         run_small(tmp_path / "run", quantizer="vq", epochs=3)
@@ -195,16 +182,16 @@ def test_a_signal_is_handled_once_and_the_handlers_are_given_back(tmp_path, monk
 
 INTERRUPTED = """
 import os, signal, sys
-from training.trainer import Trainer
+from training import trainer
+from training.callbacks import Callback, standard_callbacks
 
-def train_step(self, images, real=Trainer._train_step):
-    loss = real(self, images)
-    if self.step == 5:
-        print("step 5", flush=True)
-        sys.stdin.readline()  # until the signal was sent
-    return loss
+class Wait(Callback):
+    def on_step(self, trainer):
+        if trainer.step == 5:
+            print("step 5", flush=True)
+            sys.stdin.readline()  # until the signal was sent
 
-Trainer._train_step = train_step
+trainer.standard_callbacks = lambda rank: [Wait(), *standard_callbacks(rank)]
 import train
 train.main()
 """

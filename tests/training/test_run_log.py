@@ -27,7 +27,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from training import trainer
 from training.checkpoint import load_model
 from training.data import datasets
-from training.data.datasets import to_float
+from training.data.feed import to_float
 from training.run_log import RunLog
 from training.trainer import GRID_IMAGES
 

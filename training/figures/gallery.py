@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ..data.datasets import to_float
+from ..data.feed import to_float
 from .layout import new_figure, show_mosaic
 from .sample import LevelSample, evenly
 
@@ -52,9 +52,7 @@ def code_patches(
 
     Example:
         >>> images = torch.arange(16, dtype=torch.uint8).reshape(1, 1, 4, 4)
-        >>> level = LevelSample(
-        ...     torch.tensor([[[0, 1], [0, 0]]]), torch.zeros(4, 1), torch.zeros(2, 1), side=2
-        ... )
+        >>> level = LevelSample(torch.tensor([[[0, 1], [0, 0]]]), torch.zeros(2, 1), side=2)
         >>> [own] = code_patches(images, level, [1])
         >>> own.uses, own.patches[0, 0, 1:3, 1:3].tolist()
         (1, [[2, 3], [6, 7]])

@@ -6,7 +6,6 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 from torchvision.utils import make_grid
 
@@ -84,24 +83,3 @@ def show_mosaic(
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-
-
-def spread(codes: Tensor, side: int, height: int, width: int) -> Tensor:
-    """Values of a grid of tokens as pixels of the image that they stand for.
-
-    Args:
-        codes: (B, C, h, w).
-        side: Pixels along a token's cell.
-        height: Of the image; cells that lie over its edge are cut.
-        width: Of the image.
-
-    Returns:
-        (B, C, height, width).
-
-    Example:
-        >>> spread(torch.tensor([[[[1, 2]]]]), side=2, height=2, width=3).tolist()
-        [[[[1, 1, 2], [1, 1, 2]]]]
-    """
-    rows = torch.arange(height) // side
-    columns = torch.arange(width) // side
-    return codes[:, :, rows][:, :, :, columns]

@@ -8,7 +8,7 @@ from PIL import Image
 from small_runs import run_small, without_figures
 
 from eval.__main__ import main
-from training.data.datasets import load_splits
+from training.data.splits import load_splits
 
 
 def test_the_grid_shows_inputs_above_soft_above_argmax(tmp_path, monkeypatch):

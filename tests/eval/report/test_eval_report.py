@@ -29,7 +29,7 @@ from eval.report.text import format_report
 from eval.run import open_run
 from models import build_model
 from training.checkpoint import save_checkpoint
-from training.data.datasets import load_splits
+from training.data.splits import load_splits
 from training.errors import CheckpointError, UserError
 from training.losses import PerceptualDistance
 

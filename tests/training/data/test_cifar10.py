@@ -17,7 +17,7 @@ import torch
 from torchvision.datasets import CIFAR10
 
 from training.data import datasets
-from training.data.datasets import load_splits
+from training.data.splits import load_splits
 from training.errors import DatasetError
 
 SPLITS = ("train", "val", "test")

@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from training.data.datasets import augment, batches, load_splits, to_float
 
 from training.data import datasets
-from training.data.datasets import augment, batches, load_splits, to_float
 from training.errors import DatasetError
 
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from picture_samples import LEVELS, images_of, level_of, model_of, spread
 from PIL import Image
 from sklearn.decomposition import PCA
+from training.figures.distances import distance_figure, prototype_distances
+from training.figures.trajectories import trajectory_figure
 
 from training.figures import (
     class_information,
@@ -25,12 +27,10 @@ from training.figures import (
     sample_codebook,
     to_png,
 )
-from training.figures.distances import distance_figure, prototype_distances
 from training.figures.gallery import gallery_figure, most_and_least_used
 from training.figures.layout import mosaic
 from training.figures.reconstructions import reconstruction_rows
 from training.figures.token_map import prototype_colours, token_map_figure
-from training.figures.trajectories import trajectory_figure
 from training.figures.usage import class_usage_figure, grouped, heat_map_figure
 
 # --- contents -----------------------------------------------------------------------------------
