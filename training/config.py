@@ -10,7 +10,7 @@ from typing import Any
 from .errors import UserError
 from .migration import migrate_config
 from .options import check_option, check_quantizer_options, check_together, flat_name, option
-from .quantizers import OWN, QUANTIZERS, SOFT, read_quantizers
+from .quantizers import KINDS, OWN, QUANTIZERS, SOFT, read_quantizers
 
 DATASETS = ("auto", "cifar10", "patches", "folder")
 
@@ -262,6 +262,12 @@ class TrainConfig:
         return {flat_name(spec): spec for specs in sections for spec in specs if spec.metadata}
 
     @classmethod
+    def kinds(cls) -> dict[str, type]:
+        """The type of each option by its flat name, with those of all quantizers."""
+        kinds = {n: KINDS[str(s.type).removesuffix(" | None")] for n, s in cls.fields().items()}
+        return kinds | {n: o.kind for q in read_quantizers().values() for n, o in q.options.items()}
+
+    @classmethod
     def from_options(cls, **flat: Any) -> TrainConfig:
         """Build a config from flat names.
 
@@ -312,8 +318,7 @@ class TrainConfig:
             UserError: If a name is unknown: the run is of another version.
         """
         flat = migrate_config(values)
-        known = {*cls.fields(), *(n for q in read_quantizers().values() for n in q.options)}
-        unknown = sorted(set(flat) - known)
+        unknown = sorted(set(flat) - set(cls.kinds()))
         if unknown:
             raise UserError(
                 f"the saved config has options this version does not know: {', '.join(unknown)}"

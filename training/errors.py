@@ -9,6 +9,10 @@ class UserError(Exception):
     exit_code = 2
 
 
+class ForeignOptionError(UserError):
+    """An option that does nothing for the quantizer of the run."""
+
+
 class CheckpointError(UserError):
     """A checkpoint that is missing, damaged, or of another model."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Iterable
 from dataclasses import Field, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from .errors import UserError
+from .errors import ForeignOptionError, UserError
 from .quantizers import LATTICES, PEERS, QUANTIZERS, SOFT, read_quantizers
 
 if TYPE_CHECKING:
@@ -95,20 +96,19 @@ def check_quantizer_options(quantizer: str, options: dict[str, Any]) -> None:
     for name, value in options.items():
         own = quantizers[quantizer].options.get(name)
         if own is None:
-            raise foreign(name, [n for n, q in quantizers.items() if name in q.options], quantizer)
+            raise _foreign(name, [n for n, q in quantizers.items() if name in q.options], quantizer)
         _check_value(name, value, own.choices)
         if not isinstance(value, (int, float) if own.kind is float else own.kind):
             raise UserError(f"{name} needs a value of type {own.kind.__name__}, got {value!r}")
 
 
-def foreign(name: str, only: list[str] | tuple[str, ...], quantizer: str) -> UserError:
-    """The error for an option that does nothing for a quantizer."""
-    return UserError(
+def _foreign(name: str, only: Iterable[str], quantizer: str) -> ForeignOptionError:
+    return ForeignOptionError(
         f"--{name.replace('_', '-')} is for {' and '.join(only)}, not for {quantizer}; leave it out"
     )
 
 
-def check_given(config: TrainConfig, given: dict[str, Any]) -> None:
+def check_given(config: TrainConfig, given: Container[str]) -> None:
     """Refuse options that would do nothing.
 
     Args:
@@ -123,7 +123,7 @@ def check_given(config: TrainConfig, given: dict[str, Any]) -> None:
     for spec in config.fields().values():
         only = spec.metadata["only"]
         if flat_name(spec) in given and config.quantizer.name not in only:
-            raise foreign(flat_name(spec), only, config.quantizer.name)
+            raise _foreign(flat_name(spec), only, config.quantizer.name)
 
 
 def check_together(config: TrainConfig) -> None:

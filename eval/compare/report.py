@@ -10,10 +10,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from eval.compare.intervals import half_interval
+from tabulate import tabulate
+
+from eval.compare.intervals import summary
 from eval.compare.plan import FREE, Plan, diverged, finished, lines_of, saved_config, train_all
 from training.checkpoint import write_atomic, write_text
-from training.config import TrainConfig
+from training.config import DataConfig, OptimizerConfig
 from training.errors import UserError
 from training.run_log import finite
 
@@ -61,7 +63,7 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
         "options": {name: v for name, v in plan.options.items() if name not in FREE},
         "lrs": list(plan.lrs),
         "versions": versions(),
-        "quantizers": {q: summary(plan, q, errors) for q, errors in sweeps.items()},
+        "quantizers": {q: own_result(plan, q, errors) for q, errors in sweeps.items()},
     }
     write_results(result, plan.out)
     return result
@@ -91,7 +93,7 @@ def data_of(plan: Plan, sweeps: dict[str, dict[float, float]]) -> str:
             f"the runs in {plan.out} are of different images, {' and '.join(sorted(names))}: give "
             "--set dataset=NAME and another --out"
         )
-    return str(next(iter(names), plan.options.get("dataset", TrainConfig.dataset)))
+    return str(next(iter(names), plan.options.get("dataset", DataConfig.dataset)))
 
 
 def validation_error(folder: Path) -> float:
@@ -118,7 +120,7 @@ def best_lr(errors: dict[float, float]) -> float:
     return min(errors, key=lambda lr: errors[lr])
 
 
-def summary(plan: Plan, quantizer: str, errors: dict[float, float]) -> dict[str, Any]:
+def own_result(plan: Plan, quantizer: str, errors: dict[float, float]) -> dict[str, Any]:
     """The finished runs of a quantizer at the best rate of its sweep."""
     lr = best_lr(errors)
     seeds = [seed for seed in range(plan.seeds) if finished(plan, quantizer, lr, seed)]
@@ -127,10 +129,8 @@ def summary(plan: Plan, quantizer: str, errors: dict[float, float]) -> dict[str,
     means, intervals = {}, {}
     for _, key, _ in FIGURES:
         values = [run[key] for run in runs]
-        if None in values:
-            values = []
-        means[key] = sum(values) / len(values) if values else None
-        intervals[key] = half_interval(values)
+        known = summary(values) if values and None not in values else None
+        means[key], intervals[key] = (known.mean, known.interval) if known else (None, None)
     return {
         "lr": lr,
         "sweep": {f"{rate:g}": finite(error) for rate, error in errors.items()},
@@ -150,7 +150,7 @@ def figures_of(folder: Path, plan: Plan) -> dict[str, Any]:
         for t in test
     ]
     used = [line["utilization"] for line in train]
-    batch = plan.options.get("batch_size", TrainConfig.batch_size)
+    batch = plan.options.get("batch_size", OptimizerConfig.batch_size)
     milliseconds = [1000 * batch / line["images_per_second"] for line in train]
     return {
         "mse_argmax": last["mse_argmax"],
@@ -175,19 +175,17 @@ def figures_of(folder: Path, plan: Plan) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """Markdown: a row for each quantizer, best tokens first; mean and 95 % interval over seeds."""
-    heads = ["quantizer", "lr", "seeds", *(head for head, *_ in FIGURES)]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    rows = []
     for name, own in ordered(result):
-        seeds = str(len(own["runs"]))
-        if own["diverged"]:
-            seeds += f", {len(own['diverged'])} diverged"
-        cells = [f"`{name}`", f"{own['lr']:g}", seeds]
+        lost = f", {len(own['diverged'])} diverged" if own["diverged"] else ""
+        cells = [f"`{name}`", f"{own['lr']:g}", f"{len(own['runs'])}{lost}"]
         for _, key, form in FIGURES:
             mean, half = own["mean"][key], own["interval"][key]
             cell = "-" if mean is None else format(mean, form)
             cells.append(cell if half is None or mean is None else f"{cell} ± {half:{form}}")
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append(cells)
+    heads = ["quantizer", "lr", "seeds", *(head for head, *_ in FIGURES)]
+    return tabulate(rows, heads, tablefmt="github", disable_numparse=True)
 
 
 def ordered(result: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
