@@ -17,7 +17,7 @@ from training.errors import UserError
 from .batch import run_batch
 from .blocks import MixtureOptions, columns, mixture_blocks
 from .boundary import CASES, boundaries
-from .cifar10 import CONTROLS, RESERVED, Cifar10Options, study_cifar10
+from .cifar10 import CONTROLS, Cifar10Options, study_cifar10
 from .figures import draw
 from .mixture import INITS
 from .results import opened, report, save, summary
@@ -74,11 +74,6 @@ def options_of(data: str, given: Mapping[str, Any]) -> Options:
             value = numbers_of(name, value)
         elif name == "settings":
             value = parse_settings(value)
-            for option in value:
-                if option in RESERVED:
-                    raise UserError(
-                        f"--set {option} has a meaning of its own here; see stability --help"
-                    )
         own[name] = value
     return KINDS[data](**own)
 

@@ -324,7 +324,7 @@ def test_an_interrupted_study_keeps_what_it_has(tmp_path, quick, monkeypatch):
 
 def test_cifar10_runs_are_trained_by_the_trainer_and_measured_each_epoch(tmp_path, monkeypatch):
     without_figures(monkeypatch)
-    monkeypatch.setitem(stability_cifar10.SMALL, "dataset", SMALL["dataset"])
+    monkeypatch.setitem(stability_cifar10.STUDY, "dataset", SMALL["dataset"])
     sizes = {name: value for name, value in SMALL.items() if name not in ("epochs", "dataset")}
     words = [word for name, value in sizes.items() for word in ("--set", f"{name}={value}")]
     words += ["--epochs", "1"]
@@ -341,7 +341,7 @@ def test_cifar10_runs_are_trained_by_the_trainer_and_measured_each_epoch(tmp_pat
         history = run["history"]
         assert history["step"] == [0, 8]
         assert config["epsilon"] == run["epsilon"] == 0.5
-        assert (config["recipe"], config["restart_threshold"]) == ("paper", 0)
+        assert (config["quantizer"], config["restart_threshold"]) == ("ddcl", 0)
         line = next(line for line in metrics(folder) if line["split"] == "val")
         assert history["mse_argmax"] == [None, pytest.approx(line["mse_argmax"], rel=1e-3)]
         state = checkpoint(folder)["model"]
