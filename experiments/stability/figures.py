@@ -100,7 +100,7 @@ def _phase(axis: Axes, runs: pd.DataFrame, name: str) -> Any:
     image = axis.pcolormesh(
         range(len(xs)), range(len(ys)), found, cmap="OrRd", vmin=0, vmax=1, edgecolors="white"
     )
-    for (ratio, value), own in runs.groupby(["ratio", name])["separation"]:
+    for (ratio, value), own in runs.groupby(["ratio", name])["separation_mean"]:
         apart = own.mean()
         text = "div." if math.isnan(apart) else "0" if apart < 0.01 else f"{apart:.2g}"
         dark = "white" if found.loc[ratio, value] > 0.6 else "black"

@@ -90,25 +90,22 @@ def frame_of(result: dict[str, Any]) -> pd.DataFrame:
     """Put the runs of a study into a table, a row for each.
 
     Returns:
-        Columns of each run's settings and ``history``; ``block``; ``outcome``, and ``fell``, 1
-        where it is one of :data:`COLLAPSED`; ``separation``, the mean one at the end; and of the
-        runs that belong to a phase diagram its ``title``, what they share, and its ``axis``, the
-        setting that varies beside ``ratio``.
+        Columns of each run's settings and ``history``, and of each figure at the end; ``block``;
+        ``outcome``, and ``fell``, 1 where it is one of :data:`COLLAPSED`; and of the runs that
+        belong to a phase diagram its ``title``, what they share, and its ``axis``, the setting
+        that varies beside ``ratio``.
     """
     rows = []
     for block, runs in result["runs"].items():
         kind, *words = block.split("/")
         axis = {"epsilon": "epsilon", "weight": words[0]}.get(kind)
         for run in runs:
-            title = f"weights, {axis}" if kind == "weight" else ", ".join(words[:2])
-            if kind == "epsilon":
-                title += f", {run['init']}"
+            title = f"weights, {axis}" if kind == "weight" else ", ".join([*words[:2], run["init"]])
             found = {"block": block, "title": title, "axis": axis, "outcome": outcome(run)}
             found["fell"] = float(found["outcome"] in COLLAPSED)
-            apart = run["history"].get("separation_mean", [None])[-1]
-            found["separation"] = math.nan if apart is None else apart
-            rows.append(run | found)
-    return pd.DataFrame(rows, columns=None if rows else ["block", "title", "axis"])
+            ended = {name: values[-1] for name, values in run["history"].items()}
+            rows.append(run | {"separation_mean": None} | ended | found)
+    return pd.DataFrame(rows).astype({"separation_mean": float})
 
 
 def panels(frame: pd.DataFrame) -> list[Panel]:
@@ -155,7 +152,7 @@ def report(result: dict[str, Any]) -> str:
     for kind in ("curve/", "term/"):
         runs = frame[frame["block"].str.startswith(kind)]
         if len(runs):
-            apart = runs.pivot_table("separation", "ratio", "block", sort=False)
+            apart = runs.pivot_table("separation_mean", "ratio", "block", sort=False)
             heads = ["mean separation, frozen latents, T / 4 λ_max", *apart.columns]
             parts.append(tabulate(apart, heads, "pipe", floatfmt=("g", *[".2g"] * len(heads))))
     parts += [table_of(*panel) for panel in panels(frame)]
@@ -186,19 +183,12 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
     """Return a study without its histories.
 
     Returns:
-        The study; of each run the settings that vary, its ``outcome`` and its figures at the end;
-        and ``worst_identity_residual``, of all records, which the figures at the end do not tell.
+        The study; each run as in :func:`frame_of`, by block; and ``worst_identity_residual``, of
+        all records, which the figures at the end do not tell.
     """
-    runs = {
-        block: [
-            {name: run[name] for name in ("seed", "init", "epsilon", "ratio")}
-            | {"outcome": outcome(run)}
-            | {name: values[-1] for name, values in run["history"].items()}
-            for run in own
-        ]
-        for block, own in result["runs"].items()
-    }
-    return result | {"worst_identity_residual": worst_residual(result), "runs": runs}
+    runs = frame_of(result).drop(columns=["history", "title", "axis"]).groupby("block", sort=False)
+    found = {block: json.loads(own.to_json(orient="records")) for block, own in runs}
+    return result | {"worst_identity_residual": worst_residual(result), "runs": found}
 
 
 def worst_residual(result: dict[str, Any]) -> float:
