@@ -6,7 +6,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-TOLERANCE = 1e-5  # Float32 keeps the identity to about 3e-7, float64 to about 3e-13.
+# Float64 keeps the identity to about 3e-13 and float32 mostly to 3e-7. Where latents lie close to
+# their prototypes, float32 loses digits of the small difference of large squares: 2e-5 was seen.
+TOLERANCE = 1e-4
 
 
 def identity_residual(losses: Mapping[str, Any]) -> float:
@@ -36,7 +38,7 @@ def checked_residual(losses: Mapping[str, Any]) -> float:
         >>> checked_residual({"loss_q": 1.0, "loss_ols": 0.75, "variance": 0.125})
         Traceback (most recent call last):
         ...
-        ArithmeticError: L_q is not L_OLS + V: relative residual 0.12, expected at most 1e-05
+        ArithmeticError: L_q is not L_OLS + V: relative residual 0.12, expected at most 0.0001
     """
     residual = identity_residual(losses)
     if not residual <= TOLERANCE:  # NaN is not, either
