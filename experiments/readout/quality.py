@@ -23,7 +23,8 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from benchmarks.codebooks import machine
-from experiments.documents.corpora import data_folder, load_text
+from experiments.command import data_folder
+from experiments.documents.corpora import load_text
 from experiments.documents.embeddings import TokenEmbeddings, embed, padded
 from experiments.documents.encoder import load_encoder
 from experiments.identity import identity_residual
@@ -223,4 +224,5 @@ def table(rows: list[dict[str, Any]]) -> str:
     found = runs.groupby(["readout", "lr"], sort=False)
     means = found.mean().drop(columns="identity_residual")
     means.insert(1, "deviation", found["accuracy"].std())
-    return means.reset_index().to_markdown(index=False)
+    shown = means.reset_index()
+    return shown.astype(object).where(shown.notna(), None).to_markdown(index=False)
