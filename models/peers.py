@@ -8,7 +8,7 @@ four so that its bits equal the others'. Unlike softvq's own codebooks they may 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -51,7 +51,7 @@ class PeerCodebook(Codebook):
             device = next((t.device for t in self.module.state_dict().values()), None)
             return self._codes_of(torch.arange(self.codebook_size, device=device)[None])[0].detach()
 
-    def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = True) -> CodebookOutput:
+    def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> CodebookOutput:
         """Quantise as the library does; ``hard`` changes nothing, and masks are refused."""
         if mask is not None:
             raise ValueError("quantizers of vector-quantize-pytorch are compared without masks")
@@ -88,7 +88,12 @@ class PeerCodebook(Codebook):
         raise TypeError("quantizers of vector-quantize-pytorch are not frozen here: use eval()")
 
     def initialize(
-        self, latents: Any, *, mask: Any = None, seed: int = 0, iterations: int = 10
+        self,
+        latents: Tensor | Iterable[Tensor],
+        *,
+        mask: Tensor | Iterable[Tensor] | None = None,
+        seed: int = 0,
+        iterations: int = 10,
     ) -> None:
         """Nothing: the library initialises itself on the first batch."""
 
@@ -107,7 +112,7 @@ class PeerStack(CodebookStack):
     without ``level_dropout``.
     """
 
-    def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = True) -> StackOutput:
+    def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> StackOutput:
         """Quantise level by level; ``hard`` changes nothing, and masks are refused."""
         residual, mask = self._grid(z, mask)
         total, outs = torch.zeros_like(residual), []

@@ -1,13 +1,14 @@
 """softvq: soft codebooks for generative models, with hard baselines and honest usage counts."""
 
 from .codebooks.codebook import Codebook
-from .codebooks.ddcl import DDCLCodebook
-from .codebooks.ddcl_em import DDCLEMCodebook
-from .codebooks.output import CodebookOutput, StackOutput
+from .codebooks.ddcl import DDCLCodebook, DDCLEMCodebook
+from .codebooks.interface import CodebookOutput, StackOutput
+from .codebooks.soft import SoftCodebook
 from .codebooks.stack import CodebookStack
 from .codebooks.temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
 from .codebooks.vq import VQCodebook, VQEMACodebook
 from .documents.compressor import DocumentCompressor
+from .documents.proportions import assignments, checked_documents, mean_token, proportions
 from .documents.readout import DDCLReadout, ReadoutOutput
 from .initialize import kmeans
 from .optim import two_timescale_groups
@@ -28,11 +29,16 @@ __all__ = [
     "DocumentCompressor",
     "ReadoutOutput",
     "Schedule",
+    "SoftCodebook",
     "StackOutput",
     "Utilization",
     "UtilizationTracker",
     "VQCodebook",
     "VQEMACodebook",
+    "assignments",
+    "checked_documents",
     "kmeans",
+    "mean_token",
+    "proportions",
     "two_timescale_groups",
 ]

@@ -20,6 +20,17 @@ import torch
 from torch import Tensor
 
 
+def compute_dtype(*tensors: Tensor) -> torch.dtype:
+    """Dtype to compute distances in: float32, or float64 when a tensor has it.
+
+    Example:
+        >>> compute_dtype(torch.zeros(1, dtype=torch.bfloat16))
+        torch.float32
+    """
+    wide = any(tensor.dtype == torch.float64 for tensor in tensors)
+    return torch.float64 if wide else torch.float32
+
+
 class SoftCode(NamedTuple):
     """Soft quantisation of N latents; every field but the last three carries gradients.
 
@@ -216,15 +227,45 @@ def usage_divergence(usage: Tensor) -> Tensor:
     return (usage * (log_usage + math.log(usage.shape[0]))).sum()
 
 
-def critical_temperature(z: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Temperature above which all prototypes at the mean of the latents attract.
+def critical_factor(
+    ols_weight: float = 1.0, variance_weight: float = 1.0, held: bool = False
+) -> float:
+    """Critical temperature over the largest variance of the latents, for ``a L_OLS + b V``.
 
-    ``T_c = 4 lambda_max(Cov z)`` for descent on L_q through the assignment; half of it when the
-    assignment is held fixed (soft EM), ``4 lambda_max a / b`` for ``a L_OLS + b V``.
+    Above the critical temperature all prototypes at the mean of the latents attract. docs/theory.md
+    derives it.
+
+    Args:
+        ols_weight: a, weight of L_OLS, > 0.
+        variance_weight: b, weight of V, > 0.
+        held: Whether prototypes learn with the assignment held fixed, as in soft EM, where the
+            weights play no part.
+
+    Returns:
+        ``4 a / b``, or 2 where the assignment is held.
+
+    Raises:
+        ValueError: If a weight is not positive.
+
+    Example:
+        >>> critical_factor(), critical_factor(variance_weight=2.0), critical_factor(held=True)
+        (4.0, 2.0, 2.0)
+    """
+    if ols_weight <= 0 or variance_weight <= 0:
+        raise ValueError(
+            "ols_weight > 0 and variance_weight > 0 are needed, got "
+            f"{ols_weight}, {variance_weight}"
+        )
+    return 2.0 if held else 4 * ols_weight / variance_weight
+
+
+def critical_temperature(z: Tensor, mask: Tensor | None = None, *, factor: float = 4.0) -> Tensor:
+    """Temperature above which all prototypes at the mean of the latents attract.
 
     Args:
         z: (N, D) latents.
         mask: (N,) bool, False for padding, or None.
+        factor: Multiple of the largest variance; see :func:`critical_factor`.
 
     Returns:
         Scalar, detached.
@@ -233,7 +274,7 @@ def critical_temperature(z: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> critical_temperature(torch.tensor([[-1.0, 0.0], [1.0, 0.0]])).item()
         4.0
     """
-    return 4 * largest_variance(latent_covariance(z, mask))
+    return factor * largest_variance(latent_covariance(z, mask))
 
 
 @torch.no_grad()

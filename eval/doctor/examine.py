@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eval.run import log_of_checkpoint, splits_of
 from models import ImageTokenizer
-from softvq import Codebook, DDCLCodebook, VQCodebook
+from softvq import Codebook, SoftCodebook
 from softvq.functional import largest_variance, latent_covariance
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
@@ -186,7 +186,7 @@ def _level(
     level = patient.model.levels[number]
     covariance = latent_covariance(own.latents.double())
     scale = math.sqrt(float(covariance.trace()) / level.dim)
-    if isinstance(level, DDCLCodebook):
+    if isinstance(level, SoftCodebook):
         yield from _soft(patient, measured, number, own, level, scale)
     elif patient.config.quantizer not in LATTICES and level.codebook_size > 1:
         yield temperature.check_collapse(
@@ -208,7 +208,7 @@ def _soft(
     measured: ModelMeasures,
     number: int,
     own: LevelMeasures,
-    level: DDCLCodebook,
+    level: SoftCodebook,
     scale: float,
 ) -> Iterator[Finding | None]:
     """Checks of a level that has a temperature."""
@@ -281,9 +281,7 @@ def _running_usage(level: Codebook) -> Tensor | None:
     decay = getattr(level, "decay", None)
     if decay is None or int(level.steps) < 3 / (1 - decay):
         return None
-    if isinstance(level, DDCLCodebook):
-        return level.running_usage.cpu()
-    return level.cluster_size.cpu() if isinstance(level, VQCodebook) else None
+    return level.running_usage.cpu()
 
 
 def to_json(findings: list[Finding]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from softvq import Codebook, DDCLCodebook, DDCLEMCodebook
+from softvq import Codebook
 from training.config import TrainConfig
 
 from .advice import (
@@ -40,12 +40,11 @@ def critical_factor(level: Codebook) -> float | None:
     soft EM, which holds the assignment: docs/theory.md.
 
     Example:
+        >>> from softvq import DDCLCodebook
         >>> critical_factor(DDCLCodebook(4, 8, variance_weight=2.0))
         2.0
     """
-    if isinstance(level, DDCLEMCodebook):
-        return 2.0
-    return 4 / level.variance_weight if isinstance(level, DDCLCodebook) else None
+    return getattr(level, "critical_factor", None)
 
 
 def check_collapse(

@@ -12,7 +12,7 @@ from torch import Tensor
 from eval.report.top_k import top_k_codes, top_of
 from models import ImageTokenizer
 from models.tokenizer import size_of
-from softvq import CodebookOutput, DDCLCodebook, StackOutput
+from softvq import CodebookOutput, SoftCodebook, StackOutput
 from softvq._internal.distributed import widest_dtype
 from softvq.attention import soft_quantize_attention
 from training.metrics import Decoder
@@ -36,7 +36,7 @@ class GapMeter:
     def __init__(self, model: ImageTokenizer, refit: ImageTokenizer | None = None) -> None:
         self.model = model
         self.levels = [
-            LevelGap(level) if isinstance(level, DDCLCodebook) else None for level in model.levels
+            LevelGap(level) if isinstance(level, SoftCodebook) else None for level in model.levels
         ]
         self.decoders: dict[str, Decoder] = {}
         smallest = min(level.codebook_size for level in model.levels)
@@ -109,7 +109,7 @@ class LevelGap:
         level: A soft codebook.
     """
 
-    def __init__(self, level: DDCLCodebook) -> None:
+    def __init__(self, level: SoftCodebook) -> None:
         self.level = level
         self.sums = torch.zeros(0)
         self.tokens = 0

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from models import ImageTokenizer
-from softvq import CodebookOutput, DDCLCodebook
-from softvq._internal.latents import vectors_last
+from softvq import CodebookOutput, SoftCodebook
 from softvq.functional import squared_distances
 
 # Elements of a matrix of distances held at a time.
@@ -75,8 +74,8 @@ def top_k_codes(model: ImageTokenizer, k: int) -> Iterator[None]:
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
 
-    def mix(level: DDCLCodebook, given: tuple[Any, ...], out: CodebookOutput) -> CodebookOutput:
-        z = vectors_last(given[0], None, level.dim, level.channel_first)  # (..., D)
+    def mix(level: SoftCodebook, given: tuple[Any, ...], out: CodebookOutput) -> CodebookOutput:
+        z = given[0].movedim(1, -1) if level.channel_first else given[0]  # (..., D)
         top = top_of(level, out, k)
         share = top.q / top.q.sum(dim=1, keepdim=True)
         codes = (share[..., None] * level.codebook[top.indices]).sum(dim=1)  # (N, D)
@@ -85,7 +84,7 @@ def top_k_codes(model: ImageTokenizer, k: int) -> Iterator[None]:
         codes = codes.movedim(-1, 1) if level.channel_first else codes
         return replace(out, quantized=codes)
 
-    soft = [level for level in model.levels if isinstance(level, DDCLCodebook)]
+    soft = [level for level in model.levels if isinstance(level, SoftCodebook)]
     handles = [level.register_forward_hook(mix) for level in soft]
     try:
         yield
@@ -94,7 +93,7 @@ def top_k_codes(model: ImageTokenizer, k: int) -> Iterator[None]:
             handle.remove()
 
 
-def top_of(level: DDCLCodebook, out: CodebookOutput, k: int) -> TopAssignments:
+def top_of(level: SoftCodebook, out: CodebookOutput, k: int) -> TopAssignments:
     """:func:`top_assignments` of the latents that a level's output is of."""
     temperature = level.temperature.to(out.latents.dtype)
     return top_assignments(out.latents, level.codebook.to(out.latents.dtype), temperature, k)

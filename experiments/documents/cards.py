@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eval.report.html_template import filled
-from softvq.documents.proportions import assignments
+from softvq import assignments
 from training.checkpoint import write_text
 
 from .readout import PIECE, FittedReadout, encode_tokens

@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from benchmarks.codebooks import machine, timed
-from softvq import ConstantTemperature, DDCLCodebook, DDCLReadout, Schedule
-from softvq.documents.proportions import proportions
+from softvq import ConstantTemperature, DDCLCodebook, DDCLReadout, Schedule, proportions
 
 from .baselines import CrossAttentionReadout, MeanReadout, SlotAttentionReadout
 

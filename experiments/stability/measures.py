@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from experiments.identity import identity_residual
-from softvq import CodebookOutput
+from softvq import CodebookOutput, SoftCodebook
 from softvq.functional import largest_variance, latent_covariance
 
 # Prototypes nearer than this share of sqrt(lambda_max) are one.
@@ -83,7 +83,7 @@ def is_collapsed(mean_separation: float, soft_error: float) -> bool:
 
 
 @torch.no_grad()
-def measures(codebook: Any, out: CodebookOutput) -> dict[str, Any]:
+def measures(codebook: SoftCodebook, out: CodebookOutput) -> dict[str, Any]:
     """Measure a soft codebook on the latents of one call.
 
     Args:
@@ -114,7 +114,7 @@ def measures(codebook: Any, out: CodebookOutput) -> dict[str, Any]:
     found = (
         is_collapsed(apart.mean, soft_error),
         *apart,
-        codebook.temperature.item() / (critical_factor(codebook) * largest),
+        codebook.temperature.item() / (codebook.critical_factor * largest),
         out.indices.unique().numel() / codebook.codebook_size,
         torch.special.entr(out.usage).sum().exp().item(),
         out.codes_per_token.item(),
@@ -124,9 +124,3 @@ def measures(codebook: Any, out: CodebookOutput) -> dict[str, Any]:
         identity_residual(losses),
     )
     return dict(zip(NAMES, found, strict=True))
-
-
-def critical_factor(codebook: Any) -> float:
-    """T_c over the largest variance of the latents, as the codebook itself tracks it."""
-    tracked = largest_variance(codebook.covariance).item()
-    return codebook.critical_temperature.item() / tracked

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from softvq import (
-    Codebook,
     CodebookOutput,
     ConstantTemperature,
     CriticalFraction,
     DDCLCodebook,
     DDCLEMCodebook,
     Schedule,
+    SoftCodebook,
 )
 from softvq.functional import critical_temperature, largest_variance, latent_covariance
 
@@ -96,7 +96,7 @@ class LinearAutoencoder(nn.Module):
         decoder: Maps D to X.
     """
 
-    def __init__(self, codebook: Codebook, encoder: nn.Linear, decoder: nn.Linear) -> None:
+    def __init__(self, codebook: SoftCodebook, encoder: nn.Linear, decoder: nn.Linear) -> None:
         super().__init__()
         self.encoder = encoder
         self.codebook = codebook
@@ -150,7 +150,7 @@ def build(setting: Setting, dtype: torch.dtype) -> tuple[LinearAutoencoder, Tens
     return LinearAutoencoder(codebook, encoder, decoder), x
 
 
-def codebook_of(setting: Setting, z: Tensor, generator: torch.Generator) -> Codebook:
+def codebook_of(setting: Setting, z: Tensor, generator: torch.Generator) -> SoftCodebook:
     """Build the library's codebook and place its prototypes on (N, D) latents."""
     if setting.control == "fixed":
         temperature = setting.ratio * critical_temperature(z).item()
@@ -162,7 +162,7 @@ def codebook_of(setting: Setting, z: Tensor, generator: torch.Generator) -> Code
         "temperature": controller, "commitment": setting.commitment,
         "variance_weight": setting.variance_weight, "usage_weight": 0.0, "restart_threshold": 0.0,
     }  # fmt: skip
-    codebook: Codebook
+    codebook: SoftCodebook
     if setting.em:
         codebook = DDCLEMCodebook(z.shape[1], CODES, balance=0.0, **own)
     else:
@@ -174,7 +174,7 @@ def codebook_of(setting: Setting, z: Tensor, generator: torch.Generator) -> Code
 
 
 @torch.no_grad()
-def place(codebook: Codebook, z: Tensor, init: str, generator: torch.Generator) -> None:
+def place(codebook: SoftCodebook, z: Tensor, init: str, generator: torch.Generator) -> None:
     """Move prototypes, that k-means placed, where a study wants them to start.
 
     Args:

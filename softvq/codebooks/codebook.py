@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
+import torch.distributed as dist
 from einops import rearrange
 from torch import Tensor, nn
 
-from .._internal.distributed import gathered
-from .._internal.latents import compute_dtype, vectors_last, with_masks
-from ..functional import exporting, nearest_codes
+from .._internal.distributed import gathered, summed
+from ..functional import compute_dtype, exporting, nearest_codes
 from ..initialize import kmeans
 from ..serialization import Pretrained
-from .output import BatchStatistics, CodebookOutput, batch_statistics
+from .interface import (
+    BatchStatistics,
+    CodebookOutput,
+    batch_statistics,
+    checked_indices,
+    vectors_last,
+    with_masks,
+)
+from .restarts import newcomers
 
 
 class Codebook(Pretrained, nn.Module):
@@ -22,32 +30,40 @@ class Codebook(Pretrained, nn.Module):
     ``forward`` changes no state, in train or eval mode, and holds no collective. All that moves
     state is :meth:`after_step`, called once after the optimiser's step, and :meth:`initialize`.
 
+    A codebook of your own has a ``codebook`` (K, D), a parameter or a buffer, and implements
+    ``_quantize``; where state moves without gradients, also ``_learn``. Its constructor keeps each
+    argument in an attribute of the argument's name, so that it can be saved and loaded.
+
     Args:
         dim: D, size of the vector axis.
         codebook_size: K, number of prototypes.
         restart_threshold: A prototype whose running usage falls below this share of the mean is
             moved onto a random latent of the batch by :meth:`after_step`; 0 never restarts.
-        seed: Of the restarts.
-        channel_first: Latents are (B, D, ...) instead of (..., D).
+        seed: Seed for choosing the latents that replace restarted prototypes.
+        channel_first: Whether latents are (B, D, ...) instead of (..., D).
 
     Attributes:
         codebook: (K, D), the prototypes.
-        steps: int64 scalar buffer, the calls of :meth:`after_step` so far.
+        running_usage: (K,) buffer of softvq's own codebooks, a running mean over steps of how much
+            each prototype is used. The unit is the kind's own; restarts read only the ratio to the
+            mean over prototypes.
+        steps: int64 scalar buffer, the number of calls of :meth:`after_step` so far.
+        straight_through: Whether the decoder's gradient reaches the latents as if the code were
+            the latent.
+        has_tokens: Whether indices stand for prototypes. Where it is False, all indices are -1, and
+            :meth:`decode` and ``hard=True`` raise ``ValueError``.
+        frozen: Whether :meth:`freeze` has been called.
 
     Raises:
         ValueError: If a size is not positive, or the threshold lies outside [0, 1).
     """
 
     codebook: Tensor
+    running_usage: Tensor
     steps: Tensor
-    # Whether the decoder's gradient passes to the latents as if the code were the latent.
-    straight_through = False
-    # Whether there are prototypes, so that indices say something.
-    has_tokens = True
-
-    def temperature_info(self) -> dict[str, float | None]:
-        """Temperature and T / T_c; None for a codebook that has none."""
-        return {"temperature": None, "temperature_ratio": None}
+    straight_through: bool = False
+    has_tokens: bool = True
+    frozen: bool = False
 
     def __init__(
         self,
@@ -87,9 +103,9 @@ class Codebook(Pretrained, nn.Module):
             z: (..., D), or (B, D, ...) with ``channel_first``; any floating dtype.
             mask: bool, z's shape without the vector axis, False for padding: what stands there,
                 NaN included, changes nothing; its code is zero and its index -1.
-            hard: Output the nearest prototypes instead of the soft code. A codebook that is
-                straight-through passes their gradient on to the latents; from a
-                :class:`DDCLCodebook` they have none, as from any choice of the nearest.
+            hard: Whether to output the nearest prototypes instead of the soft code. A codebook
+                whose code is hard anyway ignores it. The latents get the decoder's gradient from
+                a straight-through codebook only: choosing the nearest has no derivative.
 
         Returns:
             A :class:`CodebookOutput`.
@@ -98,11 +114,62 @@ class Codebook(Pretrained, nn.Module):
             ValueError: If a shape does not fit.
             TypeError: If a dtype does not fit.
         """
+        flat, flat_mask = self._flatten(z, mask)
+        dtype = compute_dtype(flat, self.codebook)
+        # Half-precision softmax over squared distances loses the nearest prototypes.
+        with torch.autocast(z.device.type, enabled=False):
+            latents = flat.to(dtype)
+            if flat_mask is not None:
+                latents = torch.where(flat_mask[:, None], latents, 0.0)
+            out = self._quantize(latents, self.codebook.to(dtype), flat_mask, hard)
+            quantized, indices = self._routed(out.quantized, latents), out.indices
+            if flat_mask is not None:
+                quantized = torch.where(flat_mask[:, None], quantized, 0.0)
+                indices = torch.where(flat_mask, indices, -1)
+        return CodebookOutput(
+            quantized=self._restore(quantized, z),
+            indices=self._indices_like(indices, z),
+            loss=out.loss,
+            losses=out.losses,
+            codes_per_token=out.codes_per_token,
+            usage=out.usage,
+            latents=out.latents,
+        )
+
+    def _quantize(
+        self, latents: Tensor, codebook: Tensor, mask: Tensor | None, hard: bool
+    ) -> CodebookOutput:
+        """The output of :meth:`forward` for plain vectors: what a kind of codebook is.
+
+        Args:
+            latents: (N, D), float32 or float64, zero where masked.
+            codebook: (K, D), the prototypes in the same dtype.
+            mask: (N,) bool, False for tokens that weigh nothing in losses and usage, or None.
+            hard: As in :meth:`forward`.
+
+        Returns:
+            The output with ``quantized`` (N, D) and ``indices`` (N,). What stands where masked, and
+            the gradient of a straight-through code, are :meth:`forward`'s to set.
+        """
         raise NotImplementedError
+
+    def _routed(self, quantized: Tensor, latents: Tensor) -> Tensor:
+        """Codes with the gradient that the latents are to get from them."""
+        if not self.straight_through:
+            return quantized
+        # The latents minus themselves are an exact zero that carries the gradient, so that the
+        # values are the codes to the last bit.
+        return quantized.detach() + (latents - latents.detach())
+
+    def temperature_info(self) -> dict[str, float | None]:
+        """Temperature and its ratio to the critical one; both None for a hard codebook."""
+        return {"temperature": None, "temperature_ratio": None}
 
     @torch.no_grad()
     def after_step(self, *outs: CodebookOutput) -> None:
         """Move the state that is not trained by gradients; call after each optimiser step.
+
+        A frozen codebook checks its input, and changes nothing.
 
         Args:
             outs: What ``forward`` returned for the step's batch, or, where gradients were
@@ -115,30 +182,18 @@ class Codebook(Pretrained, nn.Module):
         """
         after_step_of([self], [[out] for out in outs])
 
-    def _checked(self, outs: Sequence[CodebookOutput]) -> BatchStatistics:
-        """What a step learns from, or the errors of :meth:`after_step`."""
-        if not outs:
-            raise TypeError("after_step needs what forward returned: after_step(out)")
-        for out in outs:
-            if not isinstance(out, CodebookOutput):
-                raise TypeError(
-                    "after_step needs what forward returned, out = codebook(z): got "
-                    f"a {type(out).__name__}"
-                )
-        batch = batch_statistics(outs)
-        if not bool(batch.tokens.isfinite().all()):
-            raise FloatingPointError(
-                "the latents given to the codebook hold NaN or infinity; lower the learning rate, "
-                "or look for an overflow in the encoder (half precision?)"
-            )
-        return batch
-
     def _step(self, batch: BatchStatistics) -> None:
-        self.steps += 1
-        self._learn(batch)
+        if not self.frozen:
+            self.steps += 1
+            self._learn(batch)
 
     def _learn(self, batch: BatchStatistics) -> None:
         """Move the state of this kind of codebook."""
+
+    def _summed(self, tensor: Tensor) -> Tensor:
+        """Sum over all processes that train together."""
+        together = dist.is_available() and dist.is_initialized()
+        return summed(tensor) if together else tensor
 
     @torch.no_grad()
     def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -175,31 +230,16 @@ class Codebook(Pretrained, nn.Module):
             IndexError: If an index lies outside [-1, K).
             TypeError: If the indices are not integers.
         """
-        if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
-            raise TypeError(f"indices must be integers, got {indices.dtype}")
-        # Indexing takes uint8 for a mask, and the other narrow dtypes not at all.
-        indices = indices.to(torch.int64)
-        # A captured graph cannot branch on values.
-        captured = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
-        if not captured and indices.numel():
-            low, high = (int(bound) for bound in indices.aminmax())
-            if low < -1 or high >= self.codebook_size:
-                raise IndexError(
-                    f"indices must lie in [0, {self.codebook_size}), or be -1 for padding; "
-                    f"got values from {low} to {high}"
-                )
-        return self._lookup(indices)
+        return self._lookup(checked_indices(indices, self.codebook_size))
 
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """Alias of :meth:`decode`, the name that vector-quantize-pytorch uses."""
         return self.decode(indices)
 
     def freeze(self) -> None:
-        """Stop the prototypes from changing; gradients still reach the encoder."""
+        """Stop all state from changing; gradients still reach the encoder."""
         self.codebook.requires_grad_(False)
         self.frozen = True
-
-    frozen: bool = False
 
     @torch.no_grad()
     def initialize(
@@ -234,28 +274,20 @@ class Codebook(Pretrained, nn.Module):
     def _initialized_from(self, latents: Tensor) -> None:
         """Set the state that depends on the prototypes, given (N, D) latents."""
 
-    def _restart(self, tokens: Tensor, size: Tensor) -> None:
-        """Move starved prototypes, by their running usage ``size`` (K,), onto (M, D) tokens."""
-        mean = size.mean()
-        starved = (size < self.restart_threshold * mean).nonzero().squeeze(1)
-        if self.frozen or not len(starved):
-            return
-        generator = torch.Generator().manual_seed(self.seed + int(self.steps))
-        order = torch.randperm(tokens.shape[0], generator=generator)[: len(starved)]
-        candidates = gathered(tokens[order.to(tokens.device)])
-        # Seeded anew: processes that drew from unequal token counts would go on apart.
-        generator.manual_seed(self.seed + int(self.steps))
-        order = torch.randperm(candidates.shape[0], generator=generator)[: len(starved)]
-        # Twice the threshold gives the newcomer time to be chosen before it is judged again.
-        self._replace(
-            starved[: len(order)],
-            candidates[order.to(tokens.device)].to(self.codebook.dtype),
-            2 * self.restart_threshold * mean,
-        )
+    def _restart(self, tokens: Tensor) -> None:
+        """Move prototypes of too little running usage onto some of the tokens (M, D)."""
+        mean = self.running_usage.mean()
+        starved = (self.running_usage < self.restart_threshold * mean).nonzero().squeeze(1)
+        if len(starved):
+            vectors = newcomers(tokens, len(starved), self.seed + int(self.steps))
+            # Twice the threshold gives the newcomer time to be chosen before it is judged again.
+            size = 2 * self.restart_threshold * mean
+            self._replace(starved[: len(vectors)], vectors.to(self.codebook.dtype), size)
 
     def _replace(self, rows: Tensor, vectors: Tensor, size: Tensor) -> None:
-        """Move prototypes, and all state that belongs to them, at once."""
+        """Move prototypes, and all state that belongs to them, at once; ``size`` is their usage."""
         self.codebook[rows] = vectors
+        self.running_usage[rows] = size
 
     def _lookup(self, indices: Tensor) -> Tensor:
         """:meth:`decode` for indices known to be valid."""
@@ -297,6 +329,6 @@ def after_step_of(levels: Sequence[Codebook], outs: Sequence[Sequence[CodebookOu
         FloatingPointError: If the latents of a level hold NaN or infinity.
         TypeError: If no output is given.
     """
-    batches = [level._checked([out[n] for out in outs]) for n, level in enumerate(levels)]
+    batches = [batch_statistics([out[n] for out in outs]) for n in range(len(levels))]
     for level, batch in zip(levels, batches, strict=True):
         level._step(batch)

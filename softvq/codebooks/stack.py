@@ -8,11 +8,11 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from .._internal.latents import compute_dtype, vectors_last, with_masks
 from .._internal.pooling import grid_shape, pool, unpool
+from ..functional import compute_dtype
 from ..serialization import Pretrained
 from .codebook import Codebook, after_step_of
-from .output import StackOutput
+from .interface import StackOutput, vectors_last, with_masks
 
 
 class CodebookStack(Pretrained, nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from .._internal.pooling import pool
 from ..codebooks.codebook import after_step_of
-from ..codebooks.ddcl import DDCLCodebook
-from ..codebooks.output import CodebookOutput
+from ..codebooks.interface import CodebookOutput
+from ..codebooks.soft import SoftCodebook
 from .proportions import shares
 
 
@@ -68,6 +68,7 @@ class DocumentCompressor(nn.Module):
         ValueError: If codebooks and segments do not fit together.
 
     Example:
+        >>> from softvq import DDCLCodebook
         >>> compressor = DocumentCompressor([DDCLCodebook(8, 32), DDCLCodebook(8, 4)], segments=[5])
         >>> tokens = torch.randn(3, 20, 8)
         >>> compressor.initialize(tokens)
@@ -76,7 +77,7 @@ class DocumentCompressor(nn.Module):
         ((3, 4, 8), [(3, 32), (3, 4)])
     """
 
-    def __init__(self, codebooks: Sequence[DDCLCodebook], segments: Sequence[int]) -> None:
+    def __init__(self, codebooks: Sequence[SoftCodebook], segments: Sequence[int]) -> None:
         super().__init__()
         if not codebooks or len(segments) != len(codebooks) - 1 or min(segments, default=1) < 1:
             raise ValueError(
@@ -143,7 +144,5 @@ class DocumentCompressor(nn.Module):
             codebook.initialize(tokens, mask=mask, seed=seed + number)
             tokens = codebook(tokens, mask).quantized
 
-    def _layers(self) -> Iterable[DDCLCodebook]:
-        for codebook in self.codebooks:
-            assert isinstance(codebook, DDCLCodebook)
-            yield codebook
+    def _layers(self) -> tuple[SoftCodebook, ...]:
+        return tuple(self.codebooks)  # type: ignore[arg-type]

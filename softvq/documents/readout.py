@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..codebooks.ddcl import DDCLCodebook
-from ..codebooks.output import CodebookOutput
+from ..codebooks.interface import CodebookOutput
+from ..codebooks.soft import SoftCodebook
 from .proportions import assignments, checked_documents, mean_token, shares
 
 
@@ -80,7 +80,7 @@ class DDCLReadout(nn.Module):
     become one vector: the mean is our choice.
 
     ``pooled`` has the value and the gradient of the mean of ``code.quantized``. With a
-    :class:`DDCLCodebook` that is the exact derivative, to tokens and prototypes. With a
+    :class:`softvq.DDCLCodebook` that is the exact derivative, to tokens and prototypes. With a
     :class:`softvq.DDCLEMCodebook` the gradient of ``pooled`` passes straight through to the tokens,
     as if it were their mean, and none reaches the prototypes, which learn in :meth:`after_step`.
     ``proportions`` and ``prototypes`` have exact derivatives with either.
@@ -89,13 +89,14 @@ class DDCLReadout(nn.Module):
     it, and ``DDCLReadout(DDCLCodebook.from_pretrained(path))`` is an equal one.
 
     Args:
-        codebook: Any DDCL codebook of the encoder's width, ``channel_first=False``.
+        codebook: Any soft codebook of the encoder's width, ``channel_first=False``.
 
     Raises:
-        TypeError: If it is no DDCL codebook.
+        TypeError: If it is no soft codebook.
         ValueError: If it has ``channel_first=True``.
 
     Example:
+        >>> from softvq import DDCLCodebook
         >>> _ = torch.manual_seed(0)
         >>> readout = DDCLReadout(DDCLCodebook(dim=8, codebook_size=4))
         >>> tokens, mask = torch.randn(3, 20, 8), torch.arange(20) < torch.tensor([[20], [7], [0]])
@@ -107,12 +108,12 @@ class DDCLReadout(nn.Module):
         ((3, 8), [1.0, 1.0, 0.0])
     """
 
-    def __init__(self, codebook: DDCLCodebook) -> None:
+    def __init__(self, codebook: SoftCodebook) -> None:
         super().__init__()
-        if not isinstance(codebook, DDCLCodebook):
+        if not isinstance(codebook, SoftCodebook):
             raise TypeError(
-                "a readout needs a DDCLCodebook or DDCLEMCodebook, whose tokens belong to all "
-                f"prototypes in part; got {type(codebook).__name__}"
+                "a readout needs a soft codebook, as DDCLCodebook or DDCLEMCodebook, whose tokens "
+                f"belong to all prototypes in part; got {type(codebook).__name__}"
             )
         if codebook.channel_first:
             raise ValueError(
@@ -140,8 +141,8 @@ class DDCLReadout(nn.Module):
         with torch.autocast(tokens.device.type, enabled=False):
             pooled = proportions @ self.codebook.codebook.to(proportions.dtype)  # (B, D)
             mean = mean_token(tokens.to(proportions.dtype), mask)  # (B, D)
-            # A mean of codes takes the gradient as each of them does.
-            pooled = self.codebook._route(pooled, mean)
+            # The mean follows the codebook's gradient rule (exact or straight-through).
+            pooled = self.codebook._routed(pooled, mean)
         return ReadoutOutput(pooled.to(tokens.dtype), proportions, prototypes, code)
 
     @torch.no_grad()
@@ -192,6 +193,7 @@ class DDCLReadout(nn.Module):
                 or ``top`` is below 1.
 
         Example:
+            >>> from softvq import DDCLCodebook
             >>> codebook = DDCLCodebook(dim=1, codebook_size=2)
             >>> _ = codebook.codebook.data.copy_(torch.tensor([[0.0], [10.0]]))
             >>> tokens = torch.tensor([[10.0], [0.0], [11.0]])

@@ -9,7 +9,7 @@ import softvq
 
 FILES = sorted(Path(softvq.__file__).parent.rglob("*.py"))
 # Optional dependencies, imported where they are used.
-LAZY = {"utilization.py": {"matplotlib"}, "pretrained.py": {"safetensors"}}
+LAZY = {"utilization.py": {"matplotlib"}, "serialization.py": {"safetensors"}}
 
 
 def within(tree, *kinds):

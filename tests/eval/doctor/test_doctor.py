@@ -310,10 +310,8 @@ def test_a_running_covariance_that_is_not_the_latents(runs, tmp_path):
 
 @pytest.mark.parametrize("quantizer", ["ddcl", "vq-ema"])
 def test_a_running_usage_that_is_not_the_latents(runs, tmp_path, quantizer):
-    name = {"ddcl": "running_usage", "vq-ema": "cluster_size"}[quantizer]
-
     def edit(state: State) -> None:
-        usage = state["model"][f"codebook.{name}"]
+        usage = state["model"]["codebook.running_usage"]
         usage.zero_()
         usage[5] = 1
         state["model"]["codebook.steps"].fill_(10_000)

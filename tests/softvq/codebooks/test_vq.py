@@ -28,6 +28,7 @@ DISTANCES = [[1, 6, 7, 19], [13, 18, 5, 27], [14, 3, 14, 2], [3, 2, 9, 15]]
 
 
 def with_prototypes(kind, prototypes=PROTOTYPES, **options):
+    options = {"restart_threshold": 0.0} | options
     codebook = kind(prototypes.shape[1], prototypes.shape[0], **options)
     codebook.codebook.data.copy_(prototypes)
     return codebook
@@ -136,7 +137,7 @@ def test_the_codebook_moves_while_its_loss_falls():
 
 def test_ema_matches_its_definition():
     torch.manual_seed(0)
-    codebook = VQEMACodebook(3, 6, decay=0.8).double()
+    codebook = VQEMACodebook(3, 6, decay=0.8, restart_threshold=0.0).double()
     size, total = np.ones(6), codebook.codebook.numpy().copy()
     centers = total.copy()
     for step in range(8):
@@ -152,7 +153,7 @@ def test_ema_matches_its_definition():
             size[k] = 0.8 * size[k] + 0.2 * len(mine)
             total[k] = 0.8 * total[k] + 0.2 * mine.sum(axis=0)
             centers[k] = total[k] / size[k]
-        np.testing.assert_allclose(codebook.cluster_size, size, rtol=1e-12)
+        np.testing.assert_allclose(codebook.running_usage, size, rtol=1e-12)
         np.testing.assert_allclose(codebook.embed_sum, total, rtol=1e-10)
         np.testing.assert_allclose(codebook.codebook, centers, rtol=1e-10)
     assert not codebook.codebook.requires_grad
@@ -185,7 +186,7 @@ def test_restart_moves_all_state_at_once_and_the_code_survives(kind):
     for step in range(30):
         out = codebook(z)
         counts = torch.bincount(out.indices, minlength=6).float()
-        size = codebook.cluster_size.lerp(counts, 0.5)
+        size = codebook.running_usage.lerp(counts, 0.5)
         starved = size < 0.05 * size.mean()
         codebook.after_step(out)
         if restarts:
@@ -196,7 +197,7 @@ def test_restart_moves_all_state_at_once_and_the_code_survives(kind):
             assert all((z == row).all(dim=1).any() for row in moved)
             assert len(moved.unique(dim=0)) == 2
             size[starved] = 0.1 * size.mean()
-        torch.testing.assert_close(codebook.cluster_size, size)
+        torch.testing.assert_close(codebook.running_usage, size)
         if kind is VQEMACodebook:
             torch.testing.assert_close(codebook.embed_sum, codebook.codebook * size[:, None])
     # The running counts of the far ones are 1/2, then 1/4 of a token: below 5 % of the mean.
@@ -240,7 +241,7 @@ def test_kmeans_initialisation(kind):
     means = torch.stack([z[k::4].mean(dim=0) for k in range(4)])
     gap = torch.cdist(means, codebook.codebook.detach()).min(dim=1).values
     assert gap.max() < 1e-4
-    assert torch.equal(codebook.cluster_size, torch.ones(4))
+    assert torch.equal(codebook.running_usage, torch.ones(4))
     if kind is VQEMACodebook:
         assert torch.equal(codebook.embed_sum, codebook.codebook)
 

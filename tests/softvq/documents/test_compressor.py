@@ -7,8 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from softvq import CodesPerToken, DDCLCodebook, DocumentCompressor, Schedule
-from softvq.documents.proportions import proportions
+from softvq import CodesPerToken, DDCLCodebook, DocumentCompressor, Schedule, proportions
 
 WORDS, TOPICS, SEGMENT, DIM = 12, 4, 6, 8
 

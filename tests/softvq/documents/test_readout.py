@@ -18,10 +18,11 @@ from softvq import (
     DDCLReadout,
     ReadoutOutput,
     Schedule,
+    SoftCodebook,
     VQCodebook,
+    assignments,
     two_timescale_groups,
 )
-from softvq.documents.proportions import assignments
 
 KINDS = [DDCLCodebook, DDCLEMCodebook]
 DIM, SIZE = 6, 5
@@ -244,7 +245,7 @@ def test_its_codebook_saves_it(tmp_path):
     tokens, mask = documents()
     readout.initialize(tokens, mask)
     readout.codebook.save_pretrained(tmp_path)
-    again = DDCLReadout(DDCLCodebook.from_pretrained(tmp_path))
+    again = DDCLReadout(SoftCodebook.from_pretrained(tmp_path))
     assert torch.equal(again(tokens, mask).pooled, readout(tokens, mask).pooled)
     assert isinstance(again.codebook, DDCLEMCodebook)
 

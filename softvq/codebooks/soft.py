@@ -1,0 +1,187 @@
+"""SoftCodebook: what the codebooks share whose tokens belong to all prototypes in part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .._internal.distributed import widest_dtype
+from ..attention import soft_quantize_attention
+from ..functional import SoftCode, largest_variance, soft_quantize, token_weights
+from .codebook import Codebook
+from .interface import BatchStatistics, CodebookOutput
+from .temperature import CodesPerToken, ConstantTemperature, Schedule, TemperatureController
+
+
+class SoftCodebook(Codebook):
+    """Base of the soft codebooks: a Boltzmann assignment at a temperature that is controlled.
+
+    A subclass registers its prototypes, as a parameter or a buffer, and says by ``_move`` how they
+    learn without gradients. The constructor's arguments are explained where a subclass has them.
+
+    Args:
+        critical_factor: T_c over the largest variance of the latents, which depends on how the
+            prototypes learn: see :func:`softvq.functional.critical_factor`.
+
+    Attributes:
+        temperature: Scalar buffer, T in units of squared distance; until :meth:`initialize`, 1 or
+            the value of a :class:`softvq.ConstantTemperature`.
+        covariance: (D, D) buffer, running covariance of the latents.
+        critical_temperature: Scalar buffer, T_c of that covariance.
+        critical_factor: ``critical_temperature`` over the largest eigenvalue of ``covariance``.
+        running_usage: (K,) buffer, running mean assignment; it sums to one but for restarts.
+    """
+
+    temperature: Tensor
+    covariance: Tensor
+    critical_temperature: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        codebook_size: int,
+        *,
+        critical_factor: float,
+        temperature: TemperatureController | None,
+        commitment: float,
+        variance_weight: float,
+        usage_weight: float,
+        decay: float,
+        restart_threshold: float,
+        seed: int,
+        engine: str,
+        channel_first: bool,
+    ) -> None:
+        super().__init__(
+            dim,
+            codebook_size,
+            restart_threshold=restart_threshold,
+            seed=seed,
+            channel_first=channel_first,
+        )
+        if commitment < 0 or usage_weight < 0:
+            raise ValueError(
+                f"commitment and usage_weight must be >= 0, got {commitment}, {usage_weight}"
+            )
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay must lie in [0, 1), got {decay}")
+        if engine not in ("auto", "dense", "attention"):
+            raise ValueError(f"engine must be auto, dense or attention, got {engine!r}")
+        controller = CodesPerToken(Schedule(2.0)) if temperature is None else temperature
+        if not isinstance(getattr(controller, "schedule", None), Schedule):
+            raise TypeError(
+                "temperature must be a controller, as ConstantTemperature(Schedule(0.5)), got "
+                f"{controller!r}"
+            )
+        self.critical_factor = critical_factor
+        self.controller = controller
+        self.commitment = commitment
+        self.variance_weight = variance_weight
+        self.usage_weight = usage_weight
+        self.decay = decay
+        self.engine = engine
+        constant = isinstance(controller, ConstantTemperature)
+        start = controller.schedule(0) if constant else 1.0
+        self.register_buffer("temperature", torch.tensor(start))
+        self.register_buffer("covariance", torch.eye(dim))
+        self.register_buffer("critical_temperature", torch.tensor(critical_factor))
+        self.register_buffer("running_usage", torch.full((codebook_size,), 1 / codebook_size))
+
+    def _move(self, batch: BatchStatistics, count: Tensor) -> None:
+        """Move the prototypes by what they learn without gradients; nothing by default.
+
+        Args:
+            batch: The batch of this process. The running usage has moved already, the temperature
+                not yet.
+            count: Scalar, the tokens of all processes.
+        """
+
+    def _quantize(
+        self, latents: Tensor, codebook: Tensor, mask: Tensor | None, hard: bool
+    ) -> CodebookOutput:
+        code = self._engine()(latents, codebook, self.temperature.to(latents.dtype), mask)
+        weights = token_weights(mask, latents)
+        losses = {
+            "loss_q": weights @ code.loss_q / self.dim,
+            "loss_ols": weights @ code.loss_ols / self.dim,
+            "variance": weights @ code.variance / self.dim,
+            "usage_kl": code.usage_kl,
+        }
+        loss = self.commitment * (losses["loss_ols"] + self.variance_weight * losses["variance"])
+        if self.usage_weight:
+            loss = loss + self.usage_weight * losses["usage_kl"]
+        return CodebookOutput(
+            quantized=self._vectors(code.indices) if hard else code.quantized,
+            indices=code.indices,
+            loss=loss,
+            losses=losses,
+            codes_per_token=(weights @ code.entropy).exp(),
+            usage=code.usage,
+            latents=latents.detach(),
+        )
+
+    def _engine(self) -> Callable[..., SoftCode]:
+        # Below, attention's second pass costs more than the matrices that it saves.
+        large = self.engine == "auto" and self.codebook_size >= 512
+        return soft_quantize_attention if large or self.engine == "attention" else soft_quantize
+
+    @property
+    def temperature_ratio(self) -> Tensor:
+        """T / T_c: collapse of all prototypes attracts above 1 and is a saddle below."""
+        return self.temperature / self.critical_temperature
+
+    def temperature_info(self) -> dict[str, float | None]:
+        """See :meth:`softvq.Codebook.temperature_info`."""
+        return {
+            "temperature": self.temperature.item(),
+            "temperature_ratio": self.temperature_ratio.item(),
+        }
+
+    def _learn(self, batch: BatchStatistics) -> None:
+        """Update the critical temperature, move the temperature, restart starved prototypes."""
+        # About the prototypes' mean, the same in every process, which keeps the digits of latents
+        # that lie far from the origin.
+        centred = batch.tokens - self.codebook.mean(dim=0)
+        count = centred.new_tensor([len(centred)])
+        stats = (count, batch.entropy * count, batch.usage * count, centred.sum(dim=0))
+        second = centred.mT @ centred  # (D, D)
+        # Sums of one vector: exact over processes with unequal token counts.
+        vector = torch.cat([*stats, second.flatten()]).to(widest_dtype(second.device))
+        sums = self._summed(vector)
+        if sums[0] == 0:
+            return
+        sizes = [1, 1, self.codebook_size, self.dim, self.dim**2]
+        _, entropy, usage, mean, second = (sums / sums[0]).split(sizes)
+        self._track(second.view(self.dim, self.dim) - mean.outer(mean), self.decay)
+        self.running_usage.lerp_(usage.to(self.running_usage.dtype), 1 - self.decay)
+        self._move(batch, sums[0])
+        self._set_temperature(
+            self.controller.next(
+                int(self.steps),
+                float(self.temperature),
+                math.exp(entropy.item()),
+                float(self.critical_temperature),
+            )
+        )
+        self._restart(batch.tokens)
+
+    def _set_temperature(self, temperature: float) -> None:
+        # Latents that are all equal have a critical temperature of zero, which nothing divides.
+        lowest = max(1e-12, torch.finfo(self.temperature.dtype).tiny)
+        self.temperature.fill_(max(temperature, lowest))
+
+    def _track(self, covariance: Tensor, decay: float) -> None:
+        self.covariance.lerp_(covariance.to(self.covariance.dtype), 1 - decay)
+        self.critical_temperature.copy_(self.critical_factor * largest_variance(self.covariance))
+
+    def _initialized_from(self, latents: Tensor) -> None:
+        centred = latents - latents.mean(dim=0)
+        self._track(centred.mT @ centred / latents.shape[0], decay=0.0)
+        # The assignment matrix of the search is (n, K); a sample settles it to a percent.
+        sample = latents[:: max(1, latents.shape[0] // 2048)]
+        self.running_usage.fill_(1 / self.codebook_size)
+        critical = float(self.critical_temperature)
+        self._set_temperature(self.controller.first(sample, self.codebook, critical))
