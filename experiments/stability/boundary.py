@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from softvq.functional import critical_factor
+
 from .batch import run_batch
 from .measures import TOUCHING
 from .mixture import CODES, DIM, Setting
@@ -37,13 +39,13 @@ class Case:
 
 
 CASES = (
-    Case("L_q through q", 4.0),
-    Case("L_OLS + V/2", 8.0, {"variance_weight": 0.5}),
-    Case("L_OLS + 2 V", 2.0, {"variance_weight": 2.0}),
-    Case("L_OLS + 4 V", 1.0, {"variance_weight": 4.0}),
-    Case("soft EM (q held)", 2.0, {"em": True}),
-    Case("L_q + reconstruction", 8.0, {"reconstruction": 1.0}),
-    Case("L_q + 4 reconstruction", 20.0, {"reconstruction": 4.0}),
+    Case("L_q through q", critical_factor()),
+    Case("L_OLS + V/2", critical_factor(1, 0.5), {"variance_weight": 0.5}),
+    Case("L_OLS + 2 V", critical_factor(1, 2), {"variance_weight": 2.0}),
+    Case("L_OLS + 4 V", critical_factor(1, 4), {"variance_weight": 4.0}),
+    Case("soft EM (q held)", critical_factor(held=True), {"em": True}),
+    Case("L_q + reconstruction", critical_factor(1 + 1), {"reconstruction": 1.0}),
+    Case("L_q + 4 reconstruction", critical_factor(1 + 4), {"reconstruction": 4.0}),
 )
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from softvq.functional import critical_factor
 from training.checkpoint import write_atomic
 
 from .results import Panel, frame_of, panels, shares
@@ -26,18 +27,19 @@ TRAJECTORIES = {
     "argmax_error": "argmax error / tr C",
 }
 LIMITS = {"separation_mean": 4, "separation_min": 4, "argmax_error": 2}
-# Critical temperatures over 4 lambda_max of the start, as functions of the axis.
-Line = tuple[str, str, Callable[[Any], Any]]
+# Label and style of a line, and the arguments of softvq.functional.critical_factor at a place on
+# the axis.
+Line = tuple[str, str, Callable[[float], tuple[Any, ...]]]
 HELD = "2 $\\lambda_{max}$ (q held)"
 THROUGH = "4 $\\lambda_{max}$ a/b (gradient through q)"
 DECODED = "4 $\\lambda_{max}$ a/b, reconstruction counted in a"
 THEORY: dict[str, list[Line]] = {
     "epsilon": [
-        (THROUGH, "-", lambda x: 1 + 0 * x), (DECODED, "--", lambda x: 2 + 0 * x),
-        (HELD, ":", lambda x: 0.5 + 0 * x),
+        (THROUGH, "-", lambda x: (1, 1)), (DECODED, "--", lambda x: (2, 1)),
+        (HELD, ":", lambda x: (1, 1, True)),
     ],
-    "commitment": [(THROUGH, "-", lambda x: 1 + 0 * x), (DECODED, "--", lambda x: (x + 1) / x)],
-    "variance_weight": [(THROUGH, "-", lambda x: 1 / x), (DECODED, "--", lambda x: 2 / x)],
+    "commitment": [(THROUGH, "-", lambda x: (x, x)), (DECODED, "--", lambda x: (x + 1, x))],
+    "variance_weight": [(THROUGH, "-", lambda x: (1, x)), (DECODED, "--", lambda x: (2, x))],
 }  # fmt: skip
 AXES = {
     "epsilon": "$\\epsilon$ = encoder rate / prototype rate",
@@ -108,9 +110,10 @@ def _phase(axis: Axes, runs: pd.DataFrame, name: str) -> Any:
         axis.text(*place, text, ha="center", va="center", fontsize=8, color=dark, zorder=3)
     decoded = "reconstruction" in runs and runs["reconstruction"].any()
     dense = np.geomspace(xs[0], xs[-1], 201)
-    for label, style, line in THEORY[name]:
+    for label, style, weights in THEORY[name]:
         if decoded or label != DECODED:
-            place = _among(xs, dense), _among(ys, line(dense))
+            heights = [critical_factor(*weights(x)) / 4 for x in dense.tolist()]
+            place = _among(xs, dense), _among(ys, heights)
             axis.plot(*place, color="tab:blue", linestyle=style, label=label, linewidth=2)
     axis.set(
         xlabel=AXES[name], ylabel="$T / 4\\lambda_{max}$ at the start", ylim=(-0.5, len(ys) - 0.5)
