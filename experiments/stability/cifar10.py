@@ -14,8 +14,9 @@ from training.callbacks import Callback
 from training.checkpoint import write_text
 from training.config import TrainConfig
 from training.data.feed import to_float
-from training.data.splits import ImageSplits, load_splits
+from training.data.splits import ImageSplits
 from training.errors import UserError
+from training.start import load_data
 from training.trainer import Trainer
 
 from .blocks import columns
@@ -84,8 +85,9 @@ class Watch(Callback):
     @torch.no_grad()
     def _measure(self, trainer: Trainer, line: dict[str, Any]) -> None:
         images = to_float(trainer.splits.val[:WATCHED_IMAGES].to(trainer.device))
+        level: Any = trainer.model.levels[0]
         with trainer.model.evaluating():
-            figures = measures(trainer.model.levels[0], trainer.model(images).code)
+            figures = measures(level, trainer.model(images).code)
         errors = {name: line.get(name) for name in ("mse_soft", "mse_argmax")}
         self.history.append({"step": trainer.step} | figures | errors)
 
@@ -106,24 +108,19 @@ def study_cifar10(options: Cifar10Options, out: Path) -> dict[str, Any]:
         KeyboardInterrupt: After Ctrl-C; what ended is kept.
     """
     grid = product(range(options.seeds), options.controls, options.ratios, options.epsilons)
-    configs = {
+    runs = {
         f"epsilon/vqvae/{control}/{epsilon:g}/{ratio:g}/{seed}": (
-            {"control": control, "epsilon": epsilon, "ratio": ratio, "seed": seed},
+            dict[str, Any](control=control, epsilon=epsilon, ratio=ratio, seed=seed),
             config_of(options, control, epsilon, ratio, seed),
         )
         for seed, control, ratio, epsilon in grid
     }
     result = opened(out, "cifar10", asdict(options), free=("seeds",))
-    waiting = [name for name in configs if name not in result["runs"]]
+    waiting = {name: run for name, run in runs.items() if name not in result["runs"]}
     splits = None
-    for name in tqdm(waiting, unit="run", disable=None):
-        about, config = configs[name]
-        splits = splits or load_splits(
-            config.data.dataset, config.data.data_dir, limit_train=config.data.limit_train,
-            limit_test=config.data.limit_test,
-        )  # fmt: skip
-        folder = out / "runs" / name.replace("/", "-")
-        history = train_watched(config, about["control"], splits, folder)
+    for name, (about, config) in tqdm(waiting.items(), unit="run", disable=None):
+        splits = splits or load_data(config, tqdm.write)[1]
+        history = train_watched(config, splits, out / "runs" / name.replace("/", "-"))
         about["init"] = "kmeans" if config.quantizer.kmeans_init else "random"
         result["runs"][name] = [about | {"history": columns(history)}]
         save(result, out)
@@ -155,16 +152,14 @@ def config_of(
     return config
 
 
-def train_watched(
-    config: TrainConfig, control: str, splits: ImageSplits, folder: Path
-) -> list[dict[str, Any]]:
+def train_watched(config: TrainConfig, splits: ImageSplits, folder: Path) -> list[dict[str, Any]]:
     """Train one run into its folder; return an entry for the start and for each epoch.
 
     Raises:
         KeyboardInterrupt: After a signal.
     """
     config = config.replace(out=str(folder))
-    if control == "fixed":
+    if not config.model.normalize_latents:  # T is to be fixed, as it is at the start.
         level: Any = Trainer(config, splits, folder).model.levels[0]
         config = config.replace(
             temperature_mode="constant",

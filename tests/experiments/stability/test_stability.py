@@ -86,15 +86,14 @@ def test_distinct_prototypes_are_counted_once():
     assert separation(points, 1.0).distinct == 3
     assert separation(points, 200**2).distinct == 1
     assert separation(points, 1e-6).distinct == 6
-
-
-@pytest.mark.parametrize("arguments", [(torch.zeros(1, 2), 1.0), (torch.zeros(3, 2), 0.0)])
-def test_separation_of_nothing_is_an_error(arguments):
-    with pytest.raises(ValueError, match="two prototypes and a positive variance"):
-        separation(*arguments)
+    for wrong in [(torch.zeros(1, 2), 1.0), (torch.zeros(3, 2), 0.0)]:
+        with pytest.raises(ValueError, match="two prototypes and a positive variance"):
+            separation(*wrong)
 
 
 def test_hand_made_prototypes_are_judged_as_one_would():
+    assert [is_collapsed(a, 0.5) for a in (0.0499, 0.05)] == [True, False]
+    assert [is_collapsed(1.0, e) for e in (0.989, 0.99)] == [False, True]
     z = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [-1.0, 0.2], [1.0, 0.2]], dtype=torch.float64)
     mean = z.mean(dim=0)
     cases = {
@@ -111,8 +110,7 @@ def test_hand_made_prototypes_are_judged_as_one_would():
 
 def test_measures_are_those_of_numpy():
     generator = torch.Generator().manual_seed(1)
-    z = torch.randn(50, 3, generator=generator, dtype=torch.float64)
-    p = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    z, p = (torch.randn(n, 3, generator=generator, dtype=torch.float64) for n in (50, 5))
     codebook = codebook_at(p, 0.7)
     codebook._track(torch.eye(3, dtype=torch.float64) * 2.0, decay=0.0)  # another than z's
     figures = measures(codebook, codebook(z))
@@ -124,15 +122,13 @@ def test_measures_are_those_of_numpy():
     largest, total = np.linalg.eigvalsh(covariance)[-1], np.trace(covariance)
     usage = q.mean(0)
     expected = {
-        "temperature_ratio": 0.7 / (4 * largest),
-        "utilization": len(set(d.argmin(1))) / 5,
+        "temperature_ratio": 0.7 / (4 * largest), "utilization": len(set(d.argmin(1))) / 5,
         "soft_perplexity": np.exp(-(usage * np.log(usage)).sum()),
         "codes_per_token": np.exp(-(q * np.log(q)).sum(1).mean()),
-        "argmax_error": d.min(1).mean() / total,
+        "argmax_error": d.min(1).mean() / total, "largest_variance": largest,
         "soft_error": ((zn - q @ pn) ** 2).sum(1).mean() / total,
-        "largest_variance": largest,
         "separation_mean": pdist(pn).mean() / math.sqrt(largest),
-    }
+    }  # fmt: skip
     for name, value in expected.items():
         assert figures[name] == pytest.approx(value, rel=1e-5), name
     assert figures["identity_residual"] < 1e-6
@@ -145,11 +141,6 @@ def test_equal_latents_are_a_collapse_and_no_figures_a_divergence():
     assert equal == dict.fromkeys(NAMES) | {"collapsed": True}
     codebook.codebook.data[0] = float("nan")
     assert measures(codebook, codebook(torch.randn(4, 2))) == dict.fromkeys(NAMES)
-
-
-def test_the_two_criteria_are_bounds():
-    assert [is_collapsed(a, 0.5) for a in (0.0499, 0.05)] == [True, False]
-    assert [is_collapsed(1.0, e) for e in (0.989, 0.99)] == [False, True]
 
 
 # The batch.
@@ -270,13 +261,9 @@ def test_the_command_leaves_json_tables_and_pictures_and_goes_on(tmp_path, quick
     assert (ended["seed"], ended["epsilon"]) == (0, 0.1)
     # Three steps from a start that is collapsed.
     assert ended["outcome"] == outcome(run) == "never left"
-    worst = [
-        residual
-        for own in study["runs"].values()
-        for each in own
-        for residual in each["history"]["identity_residual"]
-    ]
-    assert summed["worst_identity_residual"] == max(worst) > 0
+    histories = [run["history"] for own in study["runs"].values() for run in own]
+    worst = max(max(history["identity_residual"]) for history in histories)
+    assert summed["worst_identity_residual"] == worst > 0
     for name in ("phases", "weights", "trajectories"):
         picture = tmp_path / "s" / f"stability-mixture-{name}.png"
         assert picture.read_bytes()[:4] == b"\x89PNG"
@@ -363,6 +350,9 @@ def test_cifar10_runs_are_trained_by_the_trainer_and_measured_each_epoch(tmp_pat
     assert len(read(tmp_path)["runs"]) == 4
 
 
+CIFAR = ("--data", "cifar10", "--set")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -375,14 +365,11 @@ def test_cifar10_runs_are_trained_by_the_trainer_and_measured_each_epoch(tmp_pat
         (["--set", "epochs=3"], "--set is for --data cifar10, not for mixture"),
         (["--data", "cifar10", "--steps", "3"], "--steps is for --data mixture"),
         (["--data", "cifar10", "--controls", "loose"], "--controls takes follows, fixed"),
-        (["--data", "cifar10", "--set", "epsilon=3"], "--set epsilon has a meaning of its own"),
-        (
-            ["--data", "cifar10", "--set", "dataset=patches"],
-            "--set dataset has a meaning of its own",
-        ),
-        (["--data", "cifar10", "--set", "codebook-size=1"], "--set codebook_size=1: a study"),
-        (["--data", "cifar10", "--set", "colour=3"], "train.py has no option 'colour'"),
-        (["--data", "cifar10", "--set", "batch_size=0"], "batch_size"),
+        ([*CIFAR, "epsilon=3"], "--set epsilon has a meaning of its own"),
+        ([*CIFAR, "dataset=patches"], "--set dataset has a meaning of its own"),
+        ([*CIFAR, "codebook-size=1"], "--set codebook_size=1: a study"),
+        ([*CIFAR, "colour=3"], "train.py has no option 'colour'"),
+        ([*CIFAR, "batch_size=0"], "batch_size"),
         (["--report-only"], "holds no run of a stability study"),
     ],
 )
