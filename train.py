@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
-from training.cli import ConfigCommand, config_options, resumed_config
+from training.cli import ConfigCommand, config_options, given_config
 from training.config import PRESETS, TrainConfig
-from training.errors import DivergedError, UserError
-from training.options import check_given
+from training.errors import DivergedError
 from training.start import check_run_folder, load_data, write_status
 
 if TYPE_CHECKING:
@@ -127,33 +125,12 @@ def _run(trainer: Trainer, say: Callable[..., None]) -> None:
 @click.option("--preset", type=click.Choice(sorted(PRESETS)), help="Defaults for a purpose.")
 @click.option("--resume", is_flag=True, help="Continue the run in --out.")
 @click.pass_context
-def main(context: click.Context, /, preset: str | None, resume: bool, **values: Any) -> None:
+def main(context: click.Context, /, preset: str | None, resume: bool, **options: Any) -> None:
     """Train a VQ-VAE with a soft or hard codebook, and watch its utilization.
 
     The run folder gets config.json, metrics.jsonl, checkpoints and TensorBoard events.
     """
-    given = {
-        name: value
-        for name, value in values.items()
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
-    }
-    try:
-        if resume:
-            if preset:
-                raise UserError("--resume takes its options from the run: leave out --preset")
-            config = resumed_config(given)
-        else:
-            config = TrainConfig.from_options(**(PRESETS.get(preset or "", {}) | given))
-            check_given(config, given)
-        folder = train(config, resume=resume)
-    except UserError as error:
-        click.echo(f"Error: {error}", err=True)
-        context.exit(error.exit_code)
-    except OSError as error:
-        click.echo(f"Error: {error}", err=True)
-        context.exit(1)
-    except KeyboardInterrupt:
-        context.exit(130)
+    folder = train(given_config(context, preset, resume), resume=resume)
     if os.environ.get("RANK", "0") == "0":
         click.echo(f"evaluate it: python -m eval report {folder}")
         click.echo(f"watch it:    tensorboard --logdir {folder}")

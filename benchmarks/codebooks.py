@@ -163,8 +163,7 @@ def training_step(case: Case, device: Any) -> Callable[[Any], None]:
 
         return vector_quantize
 
-    from softvq.attention import soft_quantize_attention
-    from softvq.functional import soft_quantize
+    from softvq.functional import soft_quantize, soft_quantize_attention
 
     engine = {"dense": soft_quantize, "attention": soft_quantize_attention}[case["engine"]]
     codebook = torch.randn(case["k"], case["dim"], device=device, requires_grad=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 from eval.doctor.geometry import separation
 from eval.run import open_run, splits_of
 from models import ImageTokenizer
-from softvq import ConstantTemperature, DDCLCodebook, DDCLEMCodebook, Schedule, SoftCodebook
+from softvq import ConstantTemperature, DDCLCodebook, DDCLEMCodebook, Schedule
 from training.data.feed import to_float
 
 DIM, CODES, LATENTS, STEPS = 8, 32, 2048, 1500

@@ -23,7 +23,7 @@ from softvq import (
 )
 
 from .identity import IdentityCodebook
-from .layers import ConvDecoder, ConvEncoder, DoublingDecoder, HalvingEncoder
+from .layers import ConvDecoder, ConvEncoder, DoublingDecoder, HalvingEncoder, NetworkShape
 from .peers import PEERS, PeerStack, peer
 from .tokenizer import ImageTokenizer
 from .vqvae import VQVAE
@@ -93,39 +93,40 @@ def build_model(config: Mapping[str, Any]) -> ImageTokenizer:
 
 
 def _vqvae(config: dict[str, Any]) -> VQVAE:
-    hidden, shape = config["hidden_channels"], _blocks(config)
+    shape = _shape(config)
     channels = config["in_channels"], config["codebook_dim"]
     return VQVAE(
-        ConvEncoder(*channels, hidden, *shape),
+        ConvEncoder(*channels, shape),
         _codebook(config),
-        ConvDecoder(*channels, hidden, *shape),
+        ConvDecoder(*channels, shape),
         normalize_latents=config["normalize_latents"],
         shared_scale=config["shared_scale"],
     )
 
 
 def _vqvae2(config: dict[str, Any]) -> VQVAE2:
-    hidden, dim, shape = config["hidden_channels"], config["codebook_dim"], _blocks(config)
+    hidden, dim, shape = config["hidden_channels"], config["codebook_dim"], _shape(config)
     if config["level_pools"] is not None:
         raise ValueError("a VQ-VAE-2 has its two levels by itself: level_pools must be None")
     top, bottom = _level_configs(config, 2, channel_first=True)
     return VQVAE2(
-        ConvEncoder(config["in_channels"], hidden, hidden, *shape),
-        HalvingEncoder(hidden, dim, hidden, *shape),
+        ConvEncoder(config["in_channels"], hidden, shape),
+        HalvingEncoder(hidden, dim, shape),
         _level(top),
-        DoublingDecoder(hidden, dim, hidden, *shape),
+        DoublingDecoder(hidden, dim, shape),
         nn.Conv2d(2 * hidden, dim, 1),
         _level(bottom),
         nn.ConvTranspose2d(dim, dim, 4, stride=2, padding=1),
-        ConvDecoder(config["in_channels"], 2 * dim, hidden, *shape),
+        ConvDecoder(config["in_channels"], 2 * dim, shape),
         normalize_latents=config["normalize_latents"],
         shared_scale=config["shared_scale"],
         level_dropout=config["level_dropout"],
     )
 
 
-def _blocks(config: dict[str, Any]) -> tuple[int, int]:
-    return config["residual_channels"], config["residual_blocks"]
+def _shape(config: dict[str, Any]) -> NetworkShape:
+    names = ("hidden_channels", "residual_channels", "residual_blocks")
+    return NetworkShape(*(config[name] for name in names))
 
 
 def _codebook(config: dict[str, Any]) -> Codebook | CodebookStack:

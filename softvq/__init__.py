@@ -2,7 +2,7 @@
 
 from .codebooks.codebook import Codebook
 from .codebooks.ddcl import DDCLCodebook, DDCLEMCodebook
-from .codebooks.interface import CodebookOutput, StackOutput
+from .codebooks.interface import CodebookOutput, StackOutput, after_step_of
 from .codebooks.soft import SoftCodebook
 from .codebooks.stack import CodebookStack
 from .codebooks.temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
@@ -35,6 +35,7 @@ __all__ = [
     "UtilizationTracker",
     "VQCodebook",
     "VQEMACodebook",
+    "after_step_of",
     "assignments",
     "checked_documents",
     "kmeans",

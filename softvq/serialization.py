@@ -20,18 +20,28 @@ from .codebooks.temperature import CodesPerToken, ConstantTemperature, CriticalF
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .codebooks.codebook import Codebook
-    from .codebooks.stack import CodebookStack
-
 WEIGHTS = "codebook.safetensors"
 CONFIG = "config.json"
 CONTROLLERS: dict[str, Any] = {
     kind.__name__: kind for kind in (CodesPerToken, ConstantTemperature, CriticalFraction)
 }
+# The classes of codebooks and stacks by name, as they are defined.
+KINDS: dict[str, type[Pretrained]] = {}
 
 
-class Pretrained:
-    """Saving and loading, for codebooks and stacks of them."""
+class Pretrained(nn.Module):
+    """Saving and loading, for codebooks and stacks of them, and for subclasses of your own.
+
+    A class can be saved where its constructor keeps each argument in an attribute of the same
+    name, and loaded where the module that defines it has been imported.
+    """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        # A class of the same name elsewhere must not be what softvq's own files are read as.
+        known = KINDS.get(cls.__name__)
+        if known is None or not known.__module__.startswith("softvq."):
+            KINDS[cls.__name__] = cls
 
     def save_pretrained(self, path: str | os.PathLike[str]) -> None:
         """Write weights and config with safetensors.
@@ -39,7 +49,7 @@ class Pretrained:
         Args:
             path: A file that ends in ``.safetensors``, or a folder.
         """
-        save(self, path)  # type: ignore[arg-type]
+        save(self, path)
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str]) -> Self:
@@ -59,11 +69,12 @@ class Pretrained:
         return loaded
 
 
-def config_of(codebook: Codebook | CodebookStack) -> dict[str, Any]:
+def config_of(codebook: Pretrained) -> dict[str, Any]:
     """What builds an equal codebook, as plain values: its class and constructor's arguments.
 
     Raises:
-        TypeError: If the codebook or its controller is of a class that only the caller knows.
+        TypeError: If an argument of the codebook is not kept, or is no plain value, or its
+            controller is of a class that only the caller knows.
 
     Example:
         >>> from softvq import VQCodebook
@@ -71,28 +82,36 @@ def config_of(codebook: Codebook | CodebookStack) -> dict[str, Any]:
         >>> config["class"], config["dim"], config["codebook_size"]
         ('VQCodebook', 4, 8)
     """
-    if type(codebook) is not _codebooks().get(type(codebook).__name__):
-        raise TypeError(
-            f"only softvq's own codebooks, {sorted(_codebooks())}, can be loaded again, not a "
-            f"{type(codebook).__qualname__}; save its state_dict instead"
-        )
-    config: dict[str, Any] = {"class": type(codebook).__name__}
-    for name in list(inspect.signature(type(codebook).__init__).parameters)[1:]:
-        config[name] = getattr(codebook, "controller" if name == "temperature" else name)
-    if "levels" in config:
-        config["levels"] = [config_of(level) for level in config["levels"]]
-    if "temperature" in config:
-        controller = config["temperature"]
-        if type(controller) is not CONTROLLERS.get(type(controller).__name__):
+    kind = type(codebook)
+    if KINDS.get(kind.__name__) is not kind:
+        raise TypeError(f"another class has the name of {kind}; save its state_dict instead")
+    config: dict[str, Any] = {"class": kind.__name__}
+    for name in list(inspect.signature(kind.__init__).parameters)[1:]:
+        value = getattr(codebook, "controller" if name == "temperature" else name, inspect)
+        if name == "levels":
+            value = [config_of(level) for level in value]
+        elif name == "temperature":
+            value = _controller_config(value)
+        elif not isinstance(value, bool | int | float | str | tuple | list | None):
             raise TypeError(
-                f"only softvq's own controllers, {sorted(CONTROLLERS)}, can be loaded again, not "
-                f"a {type(controller).__qualname__}; save the codebook's state_dict instead"
+                f"a {kind.__qualname__} keeps no plain value in .{name}, so it could not be loaded "
+                "again; save its state_dict instead"
             )
-        config["temperature"] = {"class": type(controller).__name__, **asdict(controller)}
+        config[name] = value
     return config
 
 
-def codebook_from(config: dict[str, Any]) -> Codebook | CodebookStack:
+def _controller_config(controller: Any) -> dict[str, Any]:
+    name = type(controller).__name__
+    if type(controller) is not CONTROLLERS.get(name):
+        raise TypeError(
+            f"only softvq's own controllers, {sorted(CONTROLLERS)}, can be loaded again, not "
+            f"a {name}; save the codebook's state_dict instead"
+        )
+    return {"class": name, **asdict(controller)}
+
+
+def codebook_from(config: dict[str, Any]) -> Any:
     """A fresh codebook of a config of :func:`config_of`.
 
     Raises:
@@ -106,27 +125,23 @@ def codebook_from(config: dict[str, Any]) -> Codebook | CodebookStack:
         raise ValueError(f"a config is an object with names, got {config!r}")
     arguments = dict(config)
     name = arguments.pop("class", None)
-    if name not in _codebooks():
-        raise ValueError(f"the config names the class {name!r}; known: {sorted(_codebooks())}")
+    if name not in KINDS:
+        known = sorted(kind for kind in KINDS if not kind.startswith("_"))
+        raise ValueError(
+            f"the config names the class {name!r}; known: {known}. Import the module that "
+            "defines a class of your own before loading"
+        )
     try:
         if "levels" in arguments:
             arguments["levels"] = [codebook_from(level) for level in arguments["levels"]]
         if "temperature" in arguments:
             arguments["temperature"] = _controller_from(**arguments["temperature"])
-        codebook: Codebook | CodebookStack = _codebooks()[name](**arguments)
+        return KINDS[name](**arguments)
     except TypeError as error:
         raise ValueError(
             f"the config of a {name} does not fit this version ({error}); "
             "load it with the version that wrote it"
         ) from error
-    return codebook
-
-
-def _codebooks() -> dict[str, Any]:
-    from . import CodebookStack, DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook
-
-    kinds = (DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook, CodebookStack)
-    return {kind.__name__: kind for kind in kinds}
 
 
 def _controller_from(schedule: dict[str, Any], **arguments: Any) -> Any:
@@ -136,11 +151,11 @@ def _controller_from(schedule: dict[str, Any], **arguments: Any) -> Any:
     return CONTROLLERS[name](schedule=Schedule(**schedule), **arguments)
 
 
-def save(codebook: Codebook | CodebookStack, path: str | os.PathLike[str]) -> None:
+def save(codebook: Pretrained, path: str | os.PathLike[str]) -> None:
     """Write a codebook to a file that ends in ``.safetensors``, or into a folder.
 
     Args:
-        codebook: Any of softvq's codebooks.
+        codebook: A codebook or a stack.
         path: The file, or the folder, made if it is missing.
 
     Raises:
@@ -160,7 +175,7 @@ def save(codebook: Codebook | CodebookStack, path: str | os.PathLike[str]) -> No
     _replace({path / WEIGHTS: weights, path / CONFIG: (config + "\n").encode()})
 
 
-def load(path: str | os.PathLike[str]) -> Codebook | CodebookStack:
+def load(path: str | os.PathLike[str]) -> Any:
     """Read what :func:`save` wrote, in eval mode, on the CPU, not frozen.
 
     Args:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from .figures.tensorboard import write_epoch, write_pictures, write_prototypes
+from .figures.tensorboard import write_epoch, write_pictures
 from .run_log import RunLog, table_header, table_row
 from .state import save_run
 
@@ -114,19 +114,14 @@ class Pictures(Callback):
 
     def on_epoch(self, trainer: Trainer, lines: list[dict[str, Any]]) -> None:
         """Draw, if it can be done: a picture is no reason to lose a run."""
+        epoch, writers = lines[0]["epoch"], self._log.run_log.writers
+        last = trainer.step >= trainer.total_steps
         try:
-            self._draw(trainer, lines[0]["epoch"])
+            write_epoch(writers, trainer)
+            if last or epoch == 1 or epoch % PICTURES_EVERY == 0:
+                write_pictures(writers, trainer)
         except Exception as error:
-            tqdm.write(f"no pictures of epoch {lines[0]['epoch']}: {error}", file=sys.stderr)
-
-    def _draw(self, trainer: Trainer, epoch: int) -> None:
-        model, trackers, step = trainer.model, trainer.trackers, trainer.step
-        writers, ended = self._log.run_log.writers, step >= trainer.total_steps
-        write_epoch(writers, model, trackers, trainer.splits.test, step)
-        if ended or epoch == 1 or epoch % PICTURES_EVERY == 0:
-            write_pictures(writers, model, trainer.splits.val, step)
-        if ended:
-            write_prototypes(writers, model, trackers, step)
+            tqdm.write(f"no pictures of epoch {epoch}: {error}", file=sys.stderr)
 
 
 def standard_callbacks(rank: int) -> list[Callback]:

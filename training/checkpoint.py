@@ -109,9 +109,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             f"{path} is not a checkpoint of train.py: it lacks {', '.join(sorted(KEYS - given))}; "
             "give a run folder, or its best.pt or last.pt"
         )
-    if "recipe" in state["config"]:
-        state["model_config"] = migrate_model_config(state["model_config"])
-        state["config"] = migrate_config(state["config"])
+    if isinstance(state["config"], dict) and "recipe" in state["config"]:
+        try:
+            state["model_config"] = migrate_model_config(state["model_config"])
+            state["config"] = migrate_config(state["config"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise mismatch(str(path), error) from error
     return state
 
 

@@ -1,107 +1,126 @@
-"""The command line of a config: options from its fields and from the quantizers' constructors."""
+"""The command line of a config: options from its sections and from the quantizers' constructors."""
 
 from __future__ import annotations
 
-from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from .config import SECTIONS, TrainConfig
+from .config import PRESETS, TrainConfig
+from .declaration import Option, Range, flag_of, options_of
 from .errors import UserError
-from .options import flat_name
-from .quantizers import QUANTIZERS, QuantizerOption, read_quantizers
+from .options import check_given
+from .quantizers import owners, read_quantizers
+from .sections import SECTIONS
 
 # What may differ from the interrupted run when it goes on.
 RESUMABLE = ("out", "device", "epochs", "steps", "data_dir")
 TITLES = {"optimizer": "Optimiser"}
 
 
-class ConfigOption(click.Option):
-    """An option that ``--help`` lists under the title of its section."""
+class OneLineErrors(click.Command):
+    """A command that shows a wrong call as one line, and ends with the error's own status."""
 
-    def __init__(self, *args: Any, section: str = "run", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.section = section
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except (UserError, OSError) as error:
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(getattr(error, "exit_code", 1))
+        except KeyboardInterrupt:
+            ctx.exit(130)
 
 
-class ConfigCommand(click.Command):
-    """A command whose ``--help`` groups the options by section."""
+class ConfigCommand(OneLineErrors):
+    """A command with the options of a config, which ``--help`` lists by section."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one list of options for each section; click's own go with the run's."""
+        """Write a list of options for each section; what is of none goes with the run's."""
         for section in SECTIONS:
+            params = [p for p in self.get_params(ctx) if _section_of(str(p.name)) == section]
             with formatter.section(TITLES.get(section, section.capitalize())):
-                params = self.get_params(ctx)
-                own = [p for p in params if getattr(p, "section", "run") == section]
-                formatter.write_dl([r for p in own if (r := p.get_help_record(ctx)) is not None])
+                formatter.write_dl([r for p in params if (r := p.get_help_record(ctx)) is not None])
+
+
+def _section_of(name: str) -> str:
+    for section, kind in SECTIONS.items():
+        if name in [option.name for option in options_of(kind).values()]:
+            return section
+    return "quantizer" if owners(name) else "run"
 
 
 def config_options() -> list[click.Parameter]:
-    """An option for each field, and for each keyword of a quantizer's constructor."""
-    options: list[click.Parameter] = []
-    for name, section in SECTIONS.items():
-        options += [_field_option(spec, name) for spec in fields(section) if spec.metadata]
-        if name == "quantizer":
-            names = {n: None for q in read_quantizers().values() for n in q.options}
-            options += [_constructor_option(n) for n in names]
-    return options
+    """An option for each field of a config, and for each keyword of a quantizer's constructor."""
+    declared = [_field_option(option) for option in TrainConfig.fields().values()]
+    keywords = {name: None for q in read_quantizers().values() for name in q.options}
+    return [*declared, *(_keyword_option(name) for name in keywords)]
 
 
-def _option(name: str, kind: str, section: str, **settings: Any) -> ConfigOption:
-    flag = "--" + name.replace("_", "-")
-    words = [f"{flag}/--no-{flag[2:]}"] if kind == "bool" else [flag]
-    return ConfigOption([*words, name], section=section, **settings)
+def _field_option(option: Option) -> click.Option:
+    only = f" For {', '.join(option.only)}." if option.only else ""
+    return _click_option(option, option.help + only, show_default=option.default is not None)
 
 
-def _field_option(spec: Field[Any], section: str) -> ConfigOption:
-    rule, settings = spec.metadata, {}
-    kind = str(spec.type).removesuffix(" | None")
-    if rule["choices"]:
-        settings["type"] = click.Choice(rule["choices"])
-    elif kind in ("int", "float"):
-        ranged = click.IntRange if kind == "int" else click.FloatRange
-        low = rule["minimum"] if rule["above"] is None else rule["above"]
-        settings["type"] = ranged(low, rule["maximum"], min_open=rule["above"] is not None)
-    elif kind == "str":
-        settings["type"] = click.STRING
-    only = "" if rule["only"] == QUANTIZERS else f" For {', '.join(rule['only'])}."
-    return _option(
-        flat_name(spec),
-        kind,
-        section,
-        default=spec.default,
-        show_default=spec.default is not None,
-        help=rule["help"] + only,
-        **settings,
-    )
-
-
-def _constructor_option(name: str) -> ConfigOption:
-    own = {n: q.options[name] for n, q in read_quantizers().items() if name in q.options}
+def _keyword_option(name: str) -> click.Option:
+    """One option for all quantizers that have it; the help text says with which defaults."""
+    own = owners(name)
     first = next(iter(own.values()))
-    kind = click.Choice(first.choices) if first.choices else first.kind
-    settings = {} if first.kind is bool else {"type": kind}
-    help_text = f"{first.help} {_defaults(own)}"
-    return _option(name, first.kind.__name__, "quantizer", default=None, help=help_text, **settings)
-
-
-def _defaults(own: dict[str, QuantizerOption]) -> str:
-    """The quantizers that an option is for, by their defaults."""
-    values = {option.default: None for option in own.values()}
-    parts = [
-        f"{value} for {', '.join(name for name, o in own.items() if o.default == value)}"
-        for value in values
+    defaults = [
+        f"{value} for {', '.join(q for q, o in own.items() if o.default == value)}"
+        for value in dict.fromkeys(option.default for option in own.values())
     ]
-    return f"[default: {'; '.join(parts)}]"
+    text = f"{first.help} [default: {'; '.join(defaults)}]"
+    return _click_option(first._replace(default=None), text)
+
+
+def _click_option(option: Option, text: str, **settings: Any) -> click.Option:
+    low, high, above = option.range
+    if option.choices:
+        settings["type"] = click.Choice(option.choices)
+    elif option.range != Range():
+        ranged = click.IntRange if option.kind is int else click.FloatRange
+        settings["type"] = ranged(low if above is None else above, high, above is not None)
+    elif option.kind is not bool:
+        settings["type"] = option.kind
+    flag = flag_of(option.name)
+    flags = f"{flag}/--no-{flag[2:]}" if option.kind is bool else flag
+    return click.Option([flags, option.name], default=option.default, help=text, **settings)
+
+
+def given_config(context: click.Context, preset: str | None, resume: bool) -> TrainConfig:
+    """The config that a command line asks for.
+
+    Args:
+        context: The call of a :class:`ConfigCommand`.
+        preset: The name of a preset, whose options are defaults.
+        resume: Whether to take the options from the run in ``--out``.
+
+    Raises:
+        UserError: If an option is wrong or does nothing, or if there is no run to resume.
+    """
+    known = TrainConfig.kinds()
+    given = {
+        name: value
+        for name, value in context.params.items()
+        if name in known and context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    if resume and preset:
+        raise UserError("--resume takes its options from the run: leave out --preset")
+    if resume:
+        return resumed_config(given)
+    config = TrainConfig.from_options(**(PRESETS.get(preset or "", {}) | given))
+    check_given(config, given)
+    return config
 
 
 def resumed_config(given: dict[str, Any]) -> TrainConfig:
     """The config of an interrupted run, with what may change changed.
 
     Args:
-        given: The options of the command line that somebody chose.
+        given: The options that somebody chose, by their flat names.
 
     Raises:
         UserError: If there is no such run, or an option differs that must not.
@@ -116,7 +135,7 @@ def resumed_config(given: dict[str, Any]) -> TrainConfig:
         found_by_auto = name == "dataset" and value == "auto"
         if name not in RESUMABLE and options.get(name) != value and not found_by_auto:
             raise UserError(
-                f"--{name.replace('_', '-')} is {value} but the run has {options.get(name)}; "
+                f"{flag_of(name)} is {value} but the run has {options.get(name)}; "
                 f"only {', '.join(RESUMABLE)} may change when a run goes on"
             )
     changes = {name: value for name, value in given.items() if name in RESUMABLE}

@@ -6,7 +6,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -28,25 +27,6 @@ _SMALLEST = {"squeeze": 17, "alex": 31, "vgg": 16}
 OPTION = "--lpips-weights"
 
 
-def training_loss(config: OptimizerConfig, images: Tensor, device: torch.device) -> TrainingLoss:
-    """The loss that a config asks for.
-
-    Args:
-        config: The options of the optimiser.
-        images: uint8 (N, C, H, W), the training images.
-        device: The device of training, for LPIPS.
-
-    Raises:
-        WeightsError: If LPIPS is wanted and its weights cannot be had, or the images are too small.
-    """
-    if not config.perceptual_weight:
-        return TrainingLoss(images)
-    weights = Path(config.lpips_weights) if config.lpips_weights else None
-    perceptual = PerceptualDistance(config.lpips, weights).to(device)
-    perceptual(*[images[:1].to(device).float() / 255] * 2)  # too small images are told now
-    return TrainingLoss(images, perceptual, config.perceptual_weight)
-
-
 class TrainingLoss:
     """The loss of a batch: error of the reconstruction, loss of the codes, and LPIPS.
 
@@ -54,30 +34,31 @@ class TrainingLoss:
     data.
 
     Args:
-        images: uint8 (N, C, H, W), the training images, for their variance.
-        perceptual: LPIPS, on the device of training; None leaves it out.
-        perceptual_weight: Weight of LPIPS.
+        options: The weight of LPIPS, its net, and the file of its weights.
+        images: uint8 (N, C, H, W), the training images, on the device of training.
+
+    Raises:
+        WeightsError: If LPIPS is wanted and its weights cannot be had, or the images are too small.
 
     Example:
         >>> import torch
         >>> from models import build_model
         >>> model = build_model({"hidden_channels": 8, "residual_channels": 8, "codebook_size": 16})
         >>> images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
-        >>> terms = TrainingLoss(images)(model(images / 255), images / 255)
+        >>> terms = TrainingLoss(OptimizerConfig(), images)(model(images / 255), images / 255)
         >>> sorted(terms)[:3], sorted(terms)[-2:]
         (['0/entropy', '0/loss_ols', '0/loss_q'], ['loss', 'mse_soft'])
     """
 
-    def __init__(
-        self,
-        images: Tensor,
-        perceptual: PerceptualDistance | None = None,
-        perceptual_weight: float = 0.0,
-    ) -> None:
-        variance = float(images.float().div(255).var(dim=(0, 2, 3)).mean())
+    def __init__(self, options: OptimizerConfig, images: Tensor) -> None:
+        variance = float(images.cpu().float().div(255).var(dim=(0, 2, 3)).mean())
         self.data_variance = max(variance, 1e-6)  # images of one flat colour have none
-        self.perceptual = perceptual
-        self.perceptual_weight = perceptual_weight
+        self.perceptual: PerceptualDistance | None = None
+        self.perceptual_weight = options.perceptual_weight
+        if options.perceptual_weight:
+            weights = Path(options.lpips_weights) if options.lpips_weights else None
+            self.perceptual = PerceptualDistance(options.lpips, weights).to(images.device)
+            self.perceptual(*[images[:1].float() / 255] * 2)  # too small images are told now
 
     def __call__(self, output: ImageTokenizerOutput, images: Tensor) -> dict[str, Tensor]:
         """Terms of a batch.

@@ -121,11 +121,6 @@ def _named_sums(sums: ImageSums, recons: Mapping[str, Tensor], images: Tensor) -
     }
 
 
-def is_tokenless(model: ImageTokenizer) -> bool:
-    """Whether the model has no bottleneck, so no tokens."""
-    return not model.has_tokens
-
-
 def trackers_of(model: ImageTokenizer) -> list[UtilizationTracker]:
     """A fresh tracker for each level, on the model's device."""
     device = next(model.parameters()).device

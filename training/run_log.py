@@ -18,21 +18,12 @@ SPLITS = ("train", "val", "test")
 GROUPS = {
     "reconstruction": ("loss", "mse_soft", "mse_argmax", "psnr_soft", "psnr_argmax", "lpips"),
     "codebook": (
-        "loss_q",
-        "loss_ols",
-        "variance",
-        "variance_share",
-        "usage_kl",
-        "codebook_loss",
-        "commitment_loss",
-        "utilization",
-        "dead_codes",
-        "perplexity",
-        "codes_per_token",
+        "loss_q", "loss_ols", "variance", "variance_share", "usage_kl", "codebook_loss",
+        "commitment_loss", "utilization", "dead_codes", "perplexity", "codes_per_token",
     ),
     "temperature": ("temperature", "temperature_ratio"),
     "speed": ("images_per_second",),
-}
+}  # fmt: skip
 
 # (heading, split, key, format)
 COLUMNS = (

@@ -25,7 +25,7 @@ from .data.feed import ImageFeed
 from .data.splits import ImageSplits
 from .distributed import any_process, choose_device, mean_over_processes, rank, world_size
 from .errors import DivergedError, UserError
-from .losses import training_loss
+from .losses import TrainingLoss
 from .metrics import epoch_lines, trackers_of
 from .state import begin_run, resumed_model_config, save_run
 
@@ -77,7 +77,7 @@ class Trainer:
         groups = two_timescale_groups(self.model, options.lr, config.timescale_ratio)
         self.optimizer = torch.optim.Adam(groups, fused=self.device.type != "mps")
         self.trackers = trackers_of(self.model)
-        self.loss_terms = training_loss(options, splits.train, self.device)
+        self.loss_terms = TrainingLoss(options, images)
         self.step, self.best, self.seconds = 0, math.inf, 0.0
         self.loss, self.sums = math.nan, dict[str, float]()
         self.signal: int | None = None

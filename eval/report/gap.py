@@ -13,8 +13,7 @@ from eval.report.top_k import top_k_codes, top_of
 from models import ImageTokenizer
 from models.tokenizer import size_of
 from softvq import CodebookOutput, SoftCodebook, StackOutput
-from softvq._internal.distributed import widest_dtype
-from softvq.attention import soft_quantize_attention
+from softvq.functional import soft_quantize_attention, widest_dtype
 from training.metrics import Decoder
 
 TOP = (8, 4, 2)

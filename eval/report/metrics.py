@@ -7,7 +7,7 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from softvq._internal.distributed import widest_dtype
+from softvq.functional import widest_dtype
 from training.losses import PerceptualDistance
 from training.metrics import ImageSums, squared_error_sums
 

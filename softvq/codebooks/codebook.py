@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
-from einops import rearrange
-from torch import Tensor, nn
+from torch import Tensor
 
 from .._internal.distributed import gathered, summed
 from ..functional import compute_dtype, exporting, nearest_codes
@@ -18,13 +17,14 @@ from .interface import (
     CodebookOutput,
     batch_statistics,
     checked_indices,
+    in_layout,
     vectors_last,
     with_masks,
 )
 from .restarts import newcomers
 
 
-class Codebook(Pretrained, nn.Module):
+class Codebook(Pretrained):
     """Base of all codebooks.
 
     ``forward`` changes no state, in train or eval mode, and holds no collective. All that moves
@@ -44,9 +44,8 @@ class Codebook(Pretrained, nn.Module):
 
     Attributes:
         codebook: (K, D), the prototypes.
-        running_usage: (K,) buffer of softvq's own codebooks, a running mean over steps of how much
-            each prototype is used. The unit is the kind's own; restarts read only the ratio to the
-            mean over prototypes.
+        running_usage: (K,) buffer of softvq's own codebooks, a running mean of how much each
+            prototype is used, in the kind's own unit; restarts compare it with its mean.
         steps: int64 scalar buffer, the number of calls of :meth:`after_step` so far.
         straight_through: Whether the decoder's gradient reaches the latents as if the code were
             the latent.
@@ -80,8 +79,7 @@ class Codebook(Pretrained, nn.Module):
                 raise TypeError(f"{name} must be a whole number, got {size!r}")
         if dim < 1 or codebook_size < 1:
             raise ValueError(
-                f"dim and codebook_size must be at least 1, got dim={dim}, "
-                f"codebook_size={codebook_size}"
+                f"dim and codebook_size must be at least 1, got {dim=}, {codebook_size=}"
             )
         if not 0 <= restart_threshold < 1:
             raise ValueError(f"restart_threshold must lie in [0, 1), got {restart_threshold}")
@@ -107,21 +105,14 @@ class Codebook(Pretrained, nn.Module):
                 whose code is hard anyway ignores it. The latents get the decoder's gradient from
                 a straight-through codebook only: choosing the nearest has no derivative.
 
-        Returns:
-            A :class:`CodebookOutput`.
-
         Raises:
             ValueError: If a shape does not fit.
             TypeError: If a dtype does not fit.
         """
-        flat, flat_mask = self._flatten(z, mask)
-        dtype = compute_dtype(flat, self.codebook)
+        latents, codebook, flat_mask = self._prepared(z, mask)
         # Half-precision softmax over squared distances loses the nearest prototypes.
         with torch.autocast(z.device.type, enabled=False):
-            latents = flat.to(dtype)
-            if flat_mask is not None:
-                latents = torch.where(flat_mask[:, None], latents, 0.0)
-            out = self._quantize(latents, self.codebook.to(dtype), flat_mask, hard)
+            out = self._quantize(latents, codebook, flat_mask, hard)
             quantized, indices = self._routed(out.quantized, latents), out.indices
             if flat_mask is not None:
                 quantized = torch.where(flat_mask[:, None], quantized, 0.0)
@@ -148,8 +139,8 @@ class Codebook(Pretrained, nn.Module):
             hard: As in :meth:`forward`.
 
         Returns:
-            The output with ``quantized`` (N, D) and ``indices`` (N,). What stands where masked, and
-            the gradient of a straight-through code, are :meth:`forward`'s to set.
+            The output with ``quantized`` (N, D) and ``indices`` (N,); :meth:`forward` sets what
+            stands where masked and the gradient of a straight-through code.
         """
         raise NotImplementedError
 
@@ -157,8 +148,7 @@ class Codebook(Pretrained, nn.Module):
         """Codes with the gradient that the latents are to get from them."""
         if not self.straight_through:
             return quantized
-        # The latents minus themselves are an exact zero that carries the gradient, so that the
-        # values are the codes to the last bit.
+        # The latents minus themselves are an exact zero that carries the gradient.
         return quantized.detach() + (latents - latents.detach())
 
     def temperature_info(self) -> dict[str, float | None]:
@@ -169,8 +159,6 @@ class Codebook(Pretrained, nn.Module):
     def after_step(self, *outs: CodebookOutput) -> None:
         """Move the state that is not trained by gradients; call after each optimiser step.
 
-        A frozen codebook checks its input, and changes nothing.
-
         Args:
             outs: What ``forward`` returned for the step's batch, or, where gradients were
                 accumulated, for each of its parts. In distributed training every process calls
@@ -180,7 +168,7 @@ class Codebook(Pretrained, nn.Module):
             FloatingPointError: If the latents hold NaN or infinity; no state has moved then.
             TypeError: If no output is given.
         """
-        after_step_of([self], [[out] for out in outs])
+        self._step(batch_statistics(outs))
 
     def _step(self, batch: BatchStatistics) -> None:
         if not self.frozen:
@@ -192,8 +180,7 @@ class Codebook(Pretrained, nn.Module):
 
     def _summed(self, tensor: Tensor) -> Tensor:
         """Sum over all processes that train together."""
-        together = dist.is_available() and dist.is_initialized()
-        return summed(tensor) if together else tensor
+        return summed(tensor) if dist.is_available() and dist.is_initialized() else tensor
 
     @torch.no_grad()
     def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -209,10 +196,9 @@ class Codebook(Pretrained, nn.Module):
         # ONNX knows plain operators only, not the attention engine's.
         if not exporting():
             return self(z, mask).indices
-        flat, flat_mask = self._flatten(z, mask)
-        dtype = compute_dtype(flat, self.codebook)
+        latents, codebook, flat_mask = self._prepared(z, mask)
         with torch.autocast(z.device.type, enabled=False):
-            nearest = nearest_codes(flat.to(dtype), self.codebook.to(dtype))  # (N,)
+            nearest = nearest_codes(latents, codebook)  # (N,)
         if flat_mask is not None:
             nearest = torch.where(flat_mask, nearest, -1)
         return self._indices_like(nearest, z)
@@ -230,7 +216,8 @@ class Codebook(Pretrained, nn.Module):
             IndexError: If an index lies outside [-1, K).
             TypeError: If the indices are not integers.
         """
-        return self._lookup(checked_indices(indices, self.codebook_size))
+        vectors = self._vectors(checked_indices(indices, self.codebook_size))  # (..., D)
+        return in_layout(vectors, self.channel_first)
 
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """Alias of :meth:`decode`, the name that vector-quantize-pytorch uses."""
@@ -261,15 +248,11 @@ class Codebook(Pretrained, nn.Module):
         Raises:
             ValueError: If there are fewer latents than prototypes, or some are not finite.
         """
-        flat = torch.cat([self._kept(part, m) for part, m in with_masks(latents, mask)])
-        flat = gathered(flat)
+        parts = [self._flatten(part, m) for part, m in with_masks(latents, mask)]
+        kept = [(z if m is None else z[m]).to(self.codebook.dtype) for z, m in parts]
+        flat = gathered(torch.cat(kept))  # (M, D)
         self.codebook.copy_(kmeans(flat, self.codebook_size, seed=seed, iterations=iterations))
         self._initialized_from(flat)
-
-    def _kept(self, z: Tensor, mask: Tensor | None) -> Tensor:
-        """Latents (M, D) that are not masked, in the codebook's dtype."""
-        flat, flat_mask = self._flatten(z, mask)
-        return (flat if flat_mask is None else flat[flat_mask]).to(self.codebook.dtype)
 
     def _initialized_from(self, latents: Tensor) -> None:
         """Set the state that depends on the prototypes, given (N, D) latents."""
@@ -289,13 +272,6 @@ class Codebook(Pretrained, nn.Module):
         self.codebook[rows] = vectors
         self.running_usage[rows] = size
 
-    def _lookup(self, indices: Tensor) -> Tensor:
-        """:meth:`decode` for indices known to be valid."""
-        vectors = self._vectors(indices)  # (..., D)
-        # A single index has no batch axis to keep in front.
-        channel_first = self.channel_first and indices.dim() > 0
-        return rearrange(vectors, "b ... d -> b d ...") if channel_first else vectors
-
     def _vectors(self, indices: Tensor) -> Tensor:
         """Prototypes (..., D), zero where the index is -1."""
         return torch.where((indices >= 0)[..., None], self.codebook[indices.clamp_min(0)], 0.0)
@@ -306,29 +282,19 @@ class Codebook(Pretrained, nn.Module):
         mask = None if mask is None else mask.reshape(-1)  # (N,)
         return vectors.reshape(-1, self.dim), mask  # (N, D)
 
+    def _prepared(self, z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Latents (N, D), zero where masked, and prototypes in one dtype, and the mask (N,)."""
+        flat, flat_mask = self._flatten(z, mask)
+        latents = flat.to(compute_dtype(flat, self.codebook))
+        if flat_mask is not None:
+            latents = torch.where(flat_mask[:, None], latents, 0.0)
+        return latents, self.codebook.to(latents.dtype), flat_mask
+
     def _restore(self, flat: Tensor, z: Tensor) -> Tensor:
         """(N, D) back to the layout and dtype of z."""
-        vectors = self._indices_like(flat, z).to(z.dtype)  # (..., D)
-        return rearrange(vectors, "b ... d -> b d ...") if self.channel_first else vectors
+        return in_layout(self._indices_like(flat, z).to(z.dtype), self.channel_first)
 
     def _indices_like(self, flat: Tensor, z: Tensor) -> Tensor:
         """(N,) or (N, D) back to the layout of z without its vector axis, D last."""
         axis = 1 if self.channel_first else z.dim() - 1
         return flat.reshape((*z.shape[:axis], *z.shape[axis + 1 :], *flat.shape[1:]))
-
-
-@torch.no_grad()
-def after_step_of(levels: Sequence[Codebook], outs: Sequence[Sequence[CodebookOutput]]) -> None:
-    """:meth:`Codebook.after_step` of several levels: all of them move, or, on an error, none.
-
-    Args:
-        levels: The codebooks.
-        outs: For each part of the batch one output for each of the levels.
-
-    Raises:
-        FloatingPointError: If the latents of a level hold NaN or infinity.
-        TypeError: If no output is given.
-    """
-    batches = [batch_statistics([out[n] for out in outs]) for n in range(len(levels))]
-    for level, batch in zip(levels, batches, strict=True):
-        level._step(batch)

@@ -7,8 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..attention import mean_shift
-from ..functional import critical_factor
+from ..functional import critical_factor, mean_shift
 from .interface import BatchStatistics
 from .soft import SoftCodebook
 from .temperature import TemperatureController

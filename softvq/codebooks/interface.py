@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from einops import rearrange
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from .codebook import Codebook
 
 
 def vectors_last(
@@ -51,6 +54,12 @@ def vectors_last(
                 f"{tuple(vectors.shape[:-1])}, got {tuple(mask.shape)}"
             )
     return vectors
+
+
+def in_layout(vectors: Tensor, channel_first: bool) -> Tensor:
+    """Vectors (..., D) as (B, D, ...) with ``channel_first``; a single one has no batch axis."""
+    moved = channel_first and vectors.dim() > 1
+    return rearrange(vectors, "b ... d -> b d ...") if moved else vectors
 
 
 def with_masks(
@@ -164,7 +173,8 @@ class StackOutput(Triple):
         indices: int64, a tensor for each level, coarse to fine as the stack is; -1 where masked or
             dropped. One tensor (..., L) where no level pools.
         loss: Scalar, the sum of the levels' losses.
-        levels: The levels' own outputs, on what the levels before had left over.
+        levels: The levels' own outputs, on what the levels before had left over: all that differs
+            between levels, as usage.
     """
 
     quantized: Tensor
@@ -174,19 +184,14 @@ class StackOutput(Triple):
 
     @property
     def losses(self) -> dict[str, Tensor]:
-        """Terms that all levels have, unweighted, each (L,)."""
+        """Terms that all levels have, unweighted scalars, each the sum over levels."""
         names = [n for n in self.levels[0].losses if all(n in out.losses for out in self.levels)]
-        return {name: torch.stack([out.losses[name] for out in self.levels]) for name in names}
+        return {n: torch.stack([out.losses[n] for out in self.levels]).sum() for n in names}
 
     @property
     def codes_per_token(self) -> Tensor:
-        """(L,), of each level."""
-        return torch.stack([out.codes_per_token for out in self.levels])
-
-    @property
-    def usage(self) -> list[Tensor]:
-        """Mean assignment of each level, (K_l,)."""
-        return [out.usage for out in self.levels]
+        """Scalar, that of the level where it is largest."""
+        return torch.stack([out.codes_per_token for out in self.levels]).amax()
 
 
 class BatchStatistics(NamedTuple):
@@ -248,6 +253,23 @@ def batch_statistics(outs: Sequence[CodebookOutput]) -> BatchStatistics:
         entropy=weights @ torch.stack([out.codes_per_token.detach().log() for out in outs]),
         usage=weights @ torch.stack([out.usage for out in outs]),
     )
+
+
+@torch.no_grad()
+def after_step_of(levels: Sequence[Codebook], outs: Sequence[Sequence[CodebookOutput]]) -> None:
+    """:meth:`Codebook.after_step` of several levels: all of them move, or, on an error, none.
+
+    Args:
+        levels: The codebooks.
+        outs: For each part of the batch one output for each of the levels.
+
+    Raises:
+        FloatingPointError: If the latents of a level hold NaN or infinity.
+        TypeError: If no output is given.
+    """
+    batches = [batch_statistics([out[n] for out in outs]) for n in range(len(levels))]
+    for level, batch in zip(levels, batches, strict=True):
+        level._step(batch)
 
 
 # Pytree nodes, so that DDP, torch.export and torch.func see the tensors inside.

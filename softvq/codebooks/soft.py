@@ -8,9 +8,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .._internal.distributed import widest_dtype
-from ..attention import soft_quantize_attention
-from ..functional import SoftCode, largest_variance, soft_quantize, token_weights
+from ..functional import (
+    SoftCode,
+    largest_variance,
+    soft_quantize,
+    soft_quantize_attention,
+    token_weights,
+    widest_dtype,
+)
 from .codebook import Codebook
 from .interface import BatchStatistics, CodebookOutput
 from .temperature import CodesPerToken, ConstantTemperature, Schedule, TemperatureController

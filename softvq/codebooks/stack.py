@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from .._internal.pooling import grid_shape, pool, unpool
 from ..functional import compute_dtype
 from ..serialization import Pretrained
-from .codebook import Codebook, after_step_of
-from .interface import StackOutput, vectors_last, with_masks
+from .codebook import Codebook
+from .interface import StackOutput, after_step_of, in_layout, vectors_last, with_masks
 
 
-class CodebookStack(Pretrained, nn.Module):
+class CodebookStack(Pretrained):
     """Codebooks of several levels; the code is the sum of theirs.
 
     Level l averages what the levels before it left over into blocks of ``pools[l]`` places along
@@ -23,10 +22,11 @@ class CodebookStack(Pretrained, nn.Module):
     residual quantisation (Juang and Gray, 1982), falling ones a pyramid, coarse first. The first
     levels alone are a coarser code of the whole: ``decode(indices[:l])``.
 
-    A soft level leaves over what its *soft* code leaves, so that the derivative is exact. ``hard``
-    codes, :meth:`encode` and hence all tokens follow the argmax prototypes instead: each level
-    then corrects the one before. Straight-through levels see the codes before them as constants in
-    their losses, and pass the decoder's gradient on to the latents once, not once a level.
+    In soft mode the next level receives what the soft code leaves over, so that the derivative is
+    exact. ``hard`` codes, :meth:`encode` and hence all tokens follow the argmax prototypes instead:
+    each level then corrects the one before. Straight-through levels see the codes before them as
+    constants in their losses, and pass the decoder's gradient on to the latents once, not once a
+    level.
 
     Args:
         levels: Codebooks of equal ``dim``, each with ``channel_first=False``: the layout is the
@@ -108,9 +108,6 @@ class CodebookStack(Pretrained, nn.Module):
                 NaN included, changes nothing. A block counts its places that are not padding.
             hard: Output the argmax prototypes of each level instead of its soft codes.
 
-        Returns:
-            A :class:`StackOutput`.
-
         Raises:
             ValueError: If a shape does not fit.
             TypeError: If a dtype does not fit.
@@ -120,10 +117,9 @@ class CodebookStack(Pretrained, nn.Module):
         # Zero, with the gradient that straight-through levels have not passed on yet.
         carrier = residual - residual.detach()
         total = torch.zeros_like(residual)
-        kept = self._kept_levels(residual)
         outs = []
-        for number, (level, factor) in enumerate(zip(self.codebooks, self.pools, strict=True)):
-            seen = _masked_items(residual, mask, kept, number)
+        masks = self._level_masks(residual, mask)
+        for level, factor, seen in zip(self.codebooks, self.pools, masks, strict=True):
             cells, cell_mask = pool(residual, factor, seen)
             out = level(cells, cell_mask, hard=hard)
             code = unpool(out.quantized, factor, shape)
@@ -263,15 +259,17 @@ class CodebookStack(Pretrained, nn.Module):
         z = z.to(compute_dtype(z, *(level.codebook for level in self.codebooks)))
         return (z if mask is None else torch.where(mask[..., None], z, 0.0)), mask
 
-    def _kept_levels(self, z: Tensor) -> Tensor | None:
-        """How many levels each item of the batch keeps, or None when all keep all."""
+    def _level_masks(self, z: Tensor, mask: Tensor | None) -> list[Tensor | None]:
+        """The mask of each level: without the items of the batch that drop it."""
         count = len(self.levels)
         if not self.training or not self.level_dropout or count == 1:
-            return None
+            return [mask] * count
         items = z.shape[:1] if z.dim() > 1 else ()
         prefix = torch.randint(1, count, items, device=z.device)
         drops = torch.rand(items, device=z.device) < self.level_dropout
-        return torch.where(drops, prefix, count)
+        kept = torch.where(drops, prefix, count).reshape(*items, *(1,) * (z.dim() - 1 - len(items)))
+        alive = [(kept > number).expand(z.shape[:-1]) for number in range(count)]
+        return [part if mask is None else mask & part for part in alive]
 
     def _split(self, indices: Tensor | Sequence[Tensor]) -> list[Tensor]:
         """A tensor for each level given."""
@@ -295,16 +293,4 @@ class CodebookStack(Pretrained, nn.Module):
         return torch.stack(indices, dim=-1) if max(self.pools) == 1 else indices
 
     def _in_layout(self, vectors: Tensor) -> Tensor:
-        channel_first = self.channel_first and vectors.dim() > 1
-        return rearrange(vectors, "b ... d -> b d ...") if channel_first else vectors
-
-
-def _masked_items(
-    z: Tensor, mask: Tensor | None, kept: Tensor | None, number: int
-) -> Tensor | None:
-    """The mask without the items that have dropped the level of that number."""
-    if kept is None:
-        return mask
-    alive = (kept > number).reshape(*kept.shape, *(1,) * (z.dim() - 1 - kept.dim()))
-    alive = alive.expand(z.shape[:-1])
-    return alive if mask is None else mask & alive
+        return in_layout(vectors, self.channel_first)

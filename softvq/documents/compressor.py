@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._internal.pooling import pool
-from ..codebooks.codebook import after_step_of
-from ..codebooks.interface import CodebookOutput
+from ..codebooks.interface import CodebookOutput, after_step_of
 from ..codebooks.soft import SoftCodebook
 from .proportions import shares
 

@@ -85,7 +85,7 @@ def test_sizes_without_bits_are_refused(name, size, tmp_path):
 
 def test_training_starts_their_k_means_on_standardised_latents(tmp_path):
     splits = load_splits("patches", limit_train=64, limit_test=16)
-    config = TrainConfig(
+    config = TrainConfig.from_options(
         quantizer="vqp-ema", dataset="patches", hidden_channels=8, residual_channels=8,
         codebook_size=16, batch_size=32,
     )  # fmt: skip

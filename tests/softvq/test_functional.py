@@ -6,7 +6,6 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from softvq.attention import soft_quantize_attention
 from softvq.functional import (
     assignment,
     critical_temperature,
@@ -14,6 +13,7 @@ from softvq.functional import (
     latent_covariance,
     nearest_codes,
     soft_quantize,
+    soft_quantize_attention,
     squared_distances,
     token_weights,
     usage_divergence,

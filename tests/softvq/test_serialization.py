@@ -8,6 +8,7 @@ import torch
 
 from softvq import (
     Codebook,
+    CodebookStack,
     CodesPerToken,
     ConstantTemperature,
     CriticalFraction,
@@ -19,6 +20,7 @@ from softvq import (
 )
 
 pytest.importorskip("safetensors", reason="codebooks on disk need safetensors")
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 DIM, SIZE = 4, 9
@@ -217,7 +219,7 @@ def test_weights_of_someone_else(metadata, tmp_path):
         ({"codebook_size": SIZE + 1}, "do not fit its config.*size mismatch for codebook"),
         ({"dim": DIM - 1}, "do not fit its config.*size mismatch for codebook"),
         ({"class": "VQCodebook"}, "do not fit its config.*Unexpected key"),
-        ({"class": "MyCodebook"}, "config.json is damaged or unknown.*'MyCodebook'; known:"),
+        ({"class": "Unknown"}, "config.json is damaged or unknown.*'Unknown'; known:"),
         ({"codebook_size": 0}, "config.json is damaged or unknown.*codebook_size=0"),
         ({"heads": 8}, "does not fit this version.*'heads'"),
         ({"temperature": {"class": "Hot", "schedule": {"start": 1.0}}}, "controller 'Hot'; known:"),
@@ -248,7 +250,50 @@ def test_a_config_that_is_no_json(text, tmp_path):
 
 
 class Mine(VQCodebook):
-    pass
+    def __init__(self, dim, codebook_size, *, power=2.0, kept=True):
+        super().__init__(dim, codebook_size)
+        if kept:
+            self.power = power
+        self.kept = kept
+
+
+class MyCodebook(Codebook):
+    """A codebook from the base alone."""
+
+    def __init__(self, dim, codebook_size, *, scale=1.0):
+        super().__init__(dim, codebook_size)
+        self.scale = scale
+        self.register_buffer("codebook", scale * torch.randn(codebook_size, dim))
+
+
+def test_a_subclass_from_outside_comes_back(path):
+    mine = Mine(DIM, SIZE, power=3.0)
+    stack = CodebookStack([mine, MyCodebook(DIM, SIZE, scale=2.0)])
+    for whole in (mine, stack):
+        whole.save_pretrained(path.with_name(type(whole).__name__))
+        loaded = type(whole).from_pretrained(path.with_name(type(whole).__name__))
+        assert state(loaded) == state(whole)
+    first, second = loaded.codebooks
+    assert (type(first), first.power) == (Mine, 3.0)
+    assert (type(second), second.scale) == (MyCodebook, 2.0)
+
+
+@pytest.mark.parametrize("kind", [VQCodebook, VQEMACodebook])
+def test_the_running_usage_of_the_first_versions_comes_back(kind, path):
+    codebook = trained(kind)
+    whole = CodebookStack([codebook, trained(kind, seed=1)])
+    old = {k.replace("running_usage", "cluster_size"): v for k, v in whole.state_dict().items()}
+    assert any("cluster_size" in name for name in old)
+    again = CodebookStack([kind(DIM, SIZE), kind(DIM, SIZE)])
+    again.load_state_dict(old)
+    assert state(again) == state(whole)
+    codebook.save_pretrained(path)
+    weights = path / "codebook.safetensors" if path.is_dir() else path
+    with safe_open(weights, "pt") as file:
+        metadata = file.metadata()
+    old = {k.removeprefix("levels.0."): v for k, v in old.items() if "levels.0." in k}
+    save_file(old, weights, metadata)
+    assert state(Codebook.from_pretrained(path)) == state(codebook)
 
 
 @dataclass(frozen=True)
@@ -265,7 +310,10 @@ class Falling:
 @pytest.mark.parametrize(
     ("codebook", "message"),
     [
-        (Mine(DIM, SIZE), "not a Mine; save its state_dict"),
+        (
+            Mine(DIM, SIZE, kept=False),
+            r"a Mine keeps no plain value in \.power.*its state_dict",
+        ),
         (DDCLCodebook(DIM, SIZE, temperature=Falling(Schedule(1.0))), "not a Falling"),
     ],
 )

@@ -25,10 +25,11 @@ def test_the_loss_has_the_distance_times_its_weight(tmp_path, squeeze):
     losses, sums = [], []
     for weight in (0.0, 2.0):
         file = str(squeeze) if weight else None
-        config = TrainConfig(**options, perceptual_weight=weight, lpips_weights=file)
+        config = TrainConfig.from_options(**options, perceptual_weight=weight, lpips_weights=file)
         trainer = Trainer(config, splits, tmp_path)
         batch = next(trainer.feed.epoch(0, 0))
-        losses.append(trainer._train_step(batch))
+        trainer.train_step(batch)
+        losses.append(trainer.loss)
         sums.append(trainer.sums)
     assert losses[1] - losses[0] == pytest.approx(2 * sums[1]["lpips"], rel=1e-4)
     assert "lpips" not in sums[0]
@@ -63,4 +64,4 @@ def test_weights_without_their_use_are_refused(tmp_path):
     assert result.exit_code == 2
     assert "--lpips does nothing without --perceptual-weight" in result.stderr
     with pytest.raises(UserError, match="lpips_weights does nothing without perceptual_weight"):
-        TrainConfig(lpips_weights="some.pth")
+        TrainConfig.from_options(lpips_weights="some.pth")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -27,7 +26,7 @@ from small_runs import (
 )
 
 import train
-from softvq import DDCLCodebook, VQEMACodebook
+from softvq import DDCLEMCodebook, VQEMACodebook
 from training import callbacks
 from training import metrics as training_metrics
 from training.state import save_run
@@ -35,7 +34,7 @@ from training.state import save_run
 ROOT = Path(train.__file__).parent
 # High thresholds, so that restarts happen within the few steps of these runs.
 OPTIONS = {
-    "ddcl": {"quantizer": "ddcl", "restart_threshold": 0.9},
+    "ddcl-em": {"quantizer": "ddcl-em", "restart_threshold": 0.9},
     "vq": {"quantizer": "vq"},
     "vq-ema": {"quantizer": "vq-ema", "restart_threshold": 0.5, "decay": 0.7},
 }
@@ -73,9 +72,9 @@ def assert_equal_ends(whole: Path, resumed: Path) -> None:
 @pytest.mark.parametrize(
     ("quantizer", "step"),
     [
-        ("ddcl", 3),
-        ("ddcl", STEPS_PER_EPOCH),
-        ("ddcl", STEPS_PER_EPOCH + 5),
+        ("ddcl-em", 3),
+        ("ddcl-em", STEPS_PER_EPOCH),
+        ("ddcl-em", STEPS_PER_EPOCH + 5),
         ("vq", 3),
         ("vq-ema", 3),
         ("vq-ema", STEPS_PER_EPOCH + 5),
@@ -98,7 +97,9 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(
     assert_equal_ends(whole[quantizer], out)
 
 
-@pytest.mark.parametrize(("quantizer", "kind"), [("ddcl", DDCLCodebook), ("vq-ema", VQEMACodebook)])
+@pytest.mark.parametrize(
+    ("quantizer", "kind"), [("ddcl-em", DDCLEMCodebook), ("vq-ema", VQEMACodebook)]
+)
 def test_restarts_happen_after_every_interruption(tmp_path, monkeypatch, quantizer, kind):
     """Or the comparison above would say nothing of them."""
     restarted = []
@@ -116,7 +117,7 @@ def test_two_interruptions_and_a_kill_between_checkpoints(tmp_path, monkeypatch,
     out = tmp_path / "run"
     at_step(monkeypatch, 2, interrupt(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        run_small(out, **OPTIONS["ddcl"])
+        run_small(out, **OPTIONS["ddcl-em"])
     at_step(monkeypatch, 5, interrupt())
     assert command("--resume", "--out", out).exit_code == 143
 
@@ -127,7 +128,7 @@ def test_two_interruptions_and_a_kill_between_checkpoints(tmp_path, monkeypatch,
     assert isinstance(command("--resume", "--out", out).exception, MemoryError)
     assert checkpoint(out)["step"] == STEPS_PER_EPOCH
     assert command("--resume", "--out", out).exit_code == 0
-    assert_equal_ends(whole["ddcl"], out)
+    assert_equal_ends(whole["ddcl-em"], out)
 
 
 def test_a_crash_between_metrics_and_checkpoint_leaves_no_line_twice(tmp_path, monkeypatch, whole):
@@ -199,7 +200,7 @@ train.main()
 
 @pytest.mark.parametrize(
     ("number", "status", "quantizer"),
-    [(signal.SIGTERM, 143, "ddcl"), (signal.SIGINT, 130, "vq-ema")],
+    [(signal.SIGTERM, 143, "ddcl-em"), (signal.SIGINT, 130, "vq-ema")],
 )
 def test_a_real_signal_saves_and_says_how_to_go_on(tmp_path, whole, number, status, quantizer):
     out = tmp_path / "a run"  # a name that a shell would split
@@ -256,7 +257,7 @@ def test_more_epochs_go_on_where_the_run_ended(tmp_path, quantizer):
 def test_more_epochs_stay_at_the_last_temperature(tmp_path):
     out = run_small(
         tmp_path / "run",
-        quantizer="ddcl",
+        quantizer="ddcl-em",
         epochs=1,
         temperature_mode="constant",
         temperature_start=2.0,
@@ -268,14 +269,11 @@ def test_more_epochs_stay_at_the_last_temperature(tmp_path):
 
 
 def test_a_run_of_before_there_was_balance_goes_on_without(tmp_path):
-    out = run_small(tmp_path / "run", quantizer="ddcl")
+    out = run_small(tmp_path / "run", quantizer="ddcl-em")
     state = checkpoint(out)
     assert state["model_config"].pop("balance") > 0
-    del state["config"]["balance"]
+    state["config"] |= {"quantizer": "ddcl", "recipe": "tokens"}  # as it was named then
     torch.save(state, out / "last.pt")
-    config = json.loads((out / "config.json").read_text())
-    del config["balance"]
-    (out / "config.json").write_text(json.dumps(config))
     result = command("--resume", "--out", out, "--epochs", 4)
     assert result.exit_code == 0, result.output
     assert checkpoint(out)["step"] == 4 * STEPS_PER_EPOCH

@@ -22,6 +22,11 @@ TRAIN_IMAGES = 45_000  # of the official 50,000; the rest validates
 FOLDER = "cifar-10-batches-py"
 _ARCHIVE = "cifar-10-python.tar.gz"
 _NETWORK_TIMEOUT_S = 20.0
+WAYS_OUT = (
+    f"no {FOLDER} in {{root}} and {{problem}}: put an unpacked {FOLDER} under --data-dir or "
+    "$SOFTVQ_DATA, or allow the network so that it is downloaded, or use --dataset patches or "
+    "--dataset folder"
+)
 
 
 def fetch_cifar10(root: Path, download: bool, announce: Callable[[str], object]) -> str | None:
@@ -98,14 +103,13 @@ def _quiet_network(on_progress: Callable[[], object]) -> Iterator[None]:
 
 
 def read_cifar10(
-    root: Path, limit_train: int | None, limit_test: int | None
+    root: Path, limits: dict[str, int | None]
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Read the unpacked CIFAR-10 in a folder.
 
     Args:
         root: The data folder.
-        limit_train: The largest number of training images.
-        limit_test: The largest number of validation images, and of test images.
+        limits: The largest number of images of each split, by its name.
 
     Returns:
         Images of train, val and test, uint8 (N, 3, 32, 32), and their labels, int64 (N,).
@@ -123,15 +127,14 @@ def read_cifar10(
             "unreadable or has another md5 than the official one): replace it, or move it away to "
             "have it downloaded again"
         ) from error
-
-    def cut(data: CIFAR10, part: slice, limit: int | None) -> tuple[Tensor, Tensor]:
-        images = torch.tensor(data.data[part][:limit]).permute(0, 3, 1, 2)  # (N, C, H, W)
-        return images.contiguous(), torch.tensor(data.targets[part][:limit])
-
-    images, labels = zip(
-        cut(official, slice(TRAIN_IMAGES), limit_train),
-        cut(official, slice(TRAIN_IMAGES, None), limit_test),
-        cut(test, slice(None), limit_test),
-        strict=True,
-    )
-    return images, labels
+    parts = {
+        "train": (official, slice(TRAIN_IMAGES)),
+        "val": (official, slice(TRAIN_IMAGES, None)),
+        "test": (test, slice(None)),
+    }
+    images, labels = [], []
+    for split, (data, part) in parts.items():
+        pixels = torch.tensor(data.data[part][: limits[split]])  # (N, H, W, C)
+        images.append(pixels.permute(0, 3, 1, 2).contiguous())
+        labels.append(torch.tensor(data.targets[part][: limits[split]]))
+    return tuple(images), tuple(labels)

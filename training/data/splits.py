@@ -90,74 +90,46 @@ def load_splits(
     for name, value in numbers.items():
         if value is not None and value < 1:
             raise DatasetError(f"{name} is {value}: give at least 1, or leave it out")
+    limits = {"train": limit_train, "val": limit_test, "test": limit_test}
     if dataset == "folder":
-        return _folder(data_dir, limit_train, limit_test, image_size)
-    if dataset != "patches":
-        root = default_data_dir() if data_dir is None else Path(data_dir).expanduser()
-        found = _cifar10(dataset, root, limit_train, limit_test, image_size, download, announce)
-        if found is not None:
-            return found
-    return _patches(limit_train, limit_test, image_size)
-
-
-def _cifar10(
-    dataset: str,
-    root: Path,
-    limit_train: int | None,
-    limit_test: int | None,
-    image_size: int,
-    download: bool,
-    announce: Callable[[str], object],
-) -> ImageSplits | None:
-    """CIFAR-10, or None where ``auto`` cannot have it."""
+        return _folder(data_dir, limits, image_size)
+    if dataset == "patches":
+        return _patches(limits, image_size)
     if image_size != cifar10.SIZE:
         raise DatasetError(
             f"image_size is {image_size}, but CIFAR-10 images are {cifar10.SIZE}x{cifar10.SIZE}: "
             "leave it out, or use --dataset patches or --dataset folder"
         )
+    root = default_data_dir() if data_dir is None else Path(data_dir).expanduser()
     problem = cifar10.fetch_cifar10(root, download, announce)
     if problem is None:
-        images, labels = cifar10.read_cifar10(root, limit_train, limit_test)
+        images, labels = cifar10.read_cifar10(root, limits)
         return ImageSplits(*images, "cifar10", f"CIFAR-10 in {root}", *labels)
     if dataset == "cifar10":
-        raise DatasetError(
-            f"no {cifar10.FOLDER} in {root} and {problem}: put an unpacked {cifar10.FOLDER} under "
-            "--data-dir or $SOFTVQ_DATA, or allow the network so that it is downloaded, or use "
-            "--dataset patches or --dataset folder"
-        )
+        raise DatasetError(cifar10.WAYS_OUT.format(root=root, problem=problem))
     announce(
         f"no CIFAR-10 in {root} and {problem}: using crops of two photographs instead "
         "(--dataset patches)"
     )
-    return None
+    return _patches(limits, image_size)
 
 
-def _patches(limit_train: int | None, limit_test: int | None, size: int) -> ImageSplits:
+def _patches(limits: dict[str, int | None], size: int) -> ImageSplits:
     if size > MAX_SIZE:
         raise DatasetError(
             f"image_size is {size}: --dataset patches has at most {MAX_SIZE}; give less, or use "
             "--dataset folder"
         )
+    images = (photo_patches(split, size, limit) for split, limit in limits.items())
     return ImageSplits(
-        train=photo_patches("train", size, limit_train),
-        val=photo_patches("val", size, limit_test),
-        test=photo_patches("test", size, limit_test),
-        name="patches",
-        source="crops of the photographs china and flower of scikit-learn",
+        *images, "patches", "crops of the photographs china and flower of scikit-learn"
     )
 
 
-def _folder(
-    root: str | Path | None, limit_train: int | None, limit_test: int | None, size: int
-) -> ImageSplits:
+def _folder(root: str | Path | None, limits: dict[str, int | None], size: int) -> ImageSplits:
     if root is None:
         raise DatasetError("--dataset folder needs --data-dir, the folder of images")
     root = Path(root).expanduser()
     paths = split_folder(root)
-    return ImageSplits(
-        train=read_images(paths["train"][:limit_train], size),
-        val=read_images(paths["val"][:limit_test], size),
-        test=read_images(paths["test"][:limit_test], size),
-        name="folder",
-        source=f"images of the folder {root}",
-    )
+    images = (read_images(paths[split][:limit], size) for split, limit in limits.items())
+    return ImageSplits(*images, "folder", f"images of the folder {root}")

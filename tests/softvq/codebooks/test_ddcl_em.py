@@ -15,8 +15,7 @@ from softvq import (
     UtilizationTracker,
     VQEMACodebook,
 )
-from softvq.attention import mean_shift
-from softvq.functional import soft_quantize
+from softvq.functional import mean_shift, soft_quantize
 
 
 def codebook_at(temperature, size=6, dim=3, decay=0.8, **options):

@@ -1,4 +1,4 @@
-"""training.data.datasets: augmentation, batches and wrong calls, against loops in NumPy."""
+"""training.data.feed: augmentation, batches and wrong calls, against loops in NumPy."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training.data.datasets import augment, batches, load_splits, to_float
 
-from training.data import datasets
+from training.data.feed import augment, batches, to_float
+from training.data.splits import default_data_dir, load_splits
 from training.errors import DatasetError
 
 
@@ -144,19 +144,19 @@ def test_a_file_as_data_folder_is_an_error(tmp_path, dataset):
 
 def test_the_default_data_folder_follows_the_environment(monkeypatch):
     monkeypatch.delenv("SOFTVQ_DATA", raising=False)
-    assert datasets.default_data_dir() == Path("data")
+    assert default_data_dir() == Path("data")
     monkeypatch.setenv("SOFTVQ_DATA", "")
-    assert datasets.default_data_dir() == Path("data")
+    assert default_data_dir() == Path("data")
     monkeypatch.setenv("SOFTVQ_DATA", "/some/where")
-    assert datasets.default_data_dir() == Path("/some/where")
+    assert default_data_dir() == Path("/some/where")
 
 
 def test_importing_needs_no_heavy_library():
     code = (
-        "import sys, training.data.datasets;"
+        "import sys, training.data.splits, training.data.feed;"
         "print([m for m in ('torchvision', 'sklearn', 'PIL') if m in sys.modules])"
     )
-    root = Path(datasets.__file__).parents[2]
+    root = Path(__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
     )
