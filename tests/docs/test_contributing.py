@@ -17,7 +17,16 @@ from registry import CHECKS  # noqa: E402
 from table import outcome  # noqa: E402
 
 # Folders inside a room, under the room's name in the table.
-ROOMS = {"codebooks/", "documents/", "report/", "compare/", "codec/", "doctor/", "cli/", "conformance/"}
+ROOMS = {
+    "codebooks/",
+    "documents/",
+    "report/",
+    "compare/",
+    "codec/",
+    "doctor/",
+    "cli/",
+    "conformance/",
+}
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 
 
