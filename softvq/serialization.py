@@ -43,6 +43,24 @@ class Pretrained(nn.Module):
         if known is None or not known.__module__.startswith("softvq."):
             KINDS[cls.__name__] = cls
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        # Beside the tensors, where torch keeps the versions of modules.
+        destination._metadata[prefix[:-1]]["class"] = type(self).__name__
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any
+    ) -> None:
+        kind = local_metadata.get("class")
+        if kind is None or kind in [base.__name__ for base in type(self).__mro__]:
+            super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+            return
+        errors = args[-1]
+        errors.append(
+            f"the state at {prefix + 'codebook'!r} is that of a {kind}, not of a "
+            f"{type(self).__name__}; load it into a {kind}"
+        )
+
     def save_pretrained(self, path: str | os.PathLike[str]) -> None:
         """Write weights and config with safetensors.
 
@@ -206,23 +224,15 @@ def load(path: str | os.PathLike[str]) -> Any:
         codebook = codebook_from(json.loads(text))
     except ValueError as error:
         raise ValueError(f"the config in {source} is damaged or unknown: {error}") from error
-    for name, value in tensors.items():
-        path_to, _, last = name.rpartition(".")
-        if last == "codebook":
-            _level(codebook, path_to, weights).to(value.dtype)
+    for name, level in codebook.named_modules():
+        prototypes = tensors.get(f"{name}.codebook" if name else "codebook")
+        if prototypes is not None:
+            level.to(prototypes.dtype)
     try:
         codebook.load_state_dict(tensors)
     except RuntimeError as error:
         raise ValueError(f"the weights in {weights} do not fit its config: {error}") from error
     return codebook.eval()
-
-
-def _level(codebook: nn.Module, path_to: str, weights: Path) -> nn.Module:
-    """The codebook itself, or one of a stack's levels."""
-    try:
-        return codebook.get_submodule(path_to)
-    except AttributeError as error:
-        raise ValueError(f"the weights in {weights} do not fit its config: {error}") from error
 
 
 def _replace(files: dict[Path, bytes]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ._internal.distributed import summed
-from .codebooks.interface import checked_indices
+from .codebooks.layout import checked_indices
 
 
 @dataclass(frozen=True, eq=False)

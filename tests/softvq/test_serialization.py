@@ -15,6 +15,7 @@ from softvq import (
     DDCLCodebook,
     DDCLEMCodebook,
     Schedule,
+    TemperatureController,
     VQCodebook,
     VQEMACodebook,
 )
@@ -297,9 +298,7 @@ def test_the_running_usage_of_the_first_versions_comes_back(kind, path):
 
 
 @dataclass(frozen=True)
-class Falling:
-    schedule: Schedule
-
+class Falling(TemperatureController):
     def first(self, z, codebook, critical_temperature):
         return 1.0
 
