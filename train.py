@@ -11,7 +11,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,42 +46,52 @@ def train(config: TrainConfig, *, resume: bool = False, callbacks: Sequence[Call
         KeyboardInterrupt: After Ctrl-C, once the run is saved.
         SystemExit: After SIGTERM, once the run is saved, with status 143.
     """
-    from training.checkpoint import load_checkpoint, new_model, write_text
+    from training.checkpoint import write_text
     from training.distributed import process_group, rank
-    from training.trainer import Trainer
-
-    def say(text: str, err: bool = False) -> None:
-        if rank() == 0:
-            click.echo(text, err=err)
 
     with process_group():
         if config.run.out and not resume:
             check_run_folder(Path(config.run.out))
-        new_model(config.model_config(total_steps=1))  # refuses what no model can be made of
-        config, splits = load_data(config, say)
-        folder = Path(str(config.run.out))
-        state = load_checkpoint(folder / "last.pt") if resume else None
-        if state is None:  # what follows may take minutes; a finished run has only that to say
-            say(_header(splits, folder))
-            if config.quantizer.kmeans_init:
-                say(f"placing {config.model.codebook_size} prototypes by k-means")
-        try:
-            trainer = Trainer(config, splits, folder, state, callbacks=callbacks)
-        except KeyboardInterrupt:
-            say("stopped before the first step: nothing to save", err=True)
-            raise
+        trainer = _trainer(config, resume, callbacks)
         if trainer.step >= trainer.total_steps:
-            say(
-                f"nothing to train: the run in {folder} is at step {trainer.step}, and "
+            _say(
+                f"nothing to train: the run in {trainer.folder} is at step {trainer.step}, and "
                 f"{trainer.total_steps} were asked for; give more --epochs to go on"
             )
-            return folder
+            return trainer.folder
         if rank() == 0:
-            write_text(folder / "config.json", config.to_json())
-        if state is not None:
-            say(_header(splits, folder))
-        _run(trainer, say)
-    return folder
+            write_text(trainer.folder / "config.json", trainer.config.to_json())
+        if resume:
+            _say(_header(trainer.splits, trainer.folder))
+        _run(trainer)
+    return trainer.folder
+
+
+def _say(text: str, err: bool = False) -> None:
+    from training.distributed import rank
+
+    if rank() == 0:
+        click.echo(text, err=err)
+
+
+def _trainer(config: TrainConfig, resume: bool, callbacks: Sequence[Callback]) -> Trainer:
+    """A run that has its data and its start, or its last checkpoint."""
+    from training.checkpoint import load_checkpoint, new_model
+    from training.trainer import Trainer
+
+    new_model(config.model_config(total_steps=1))  # refuses what no model can be made of
+    config, splits = load_data(config, _say)
+    folder = Path(str(config.run.out))
+    state = load_checkpoint(folder / "last.pt") if resume else None
+    if state is None:  # what follows may take minutes; a finished run has only that to say
+        _say(_header(splits, folder))
+        if config.quantizer.kmeans_init:
+            _say(f"placing {config.model.codebook_size} prototypes by k-means")
+    try:
+        return Trainer(config, splits, folder, state, callbacks=callbacks)
+    except KeyboardInterrupt:
+        _say("stopped before the first step: nothing to save", err=True)
+        raise
 
 
 def _header(splits: ImageSplits, folder: Path) -> str:
@@ -91,7 +101,7 @@ def _header(splits: ImageSplits, folder: Path) -> str:
     )
 
 
-def _run(trainer: Trainer, say: Callable[..., None]) -> None:
+def _run(trainer: Trainer) -> None:
     """Train, and leave in status.json how the run ended."""
     from training.distributed import rank
 
@@ -107,7 +117,7 @@ def _run(trainer: Trainer, say: Callable[..., None]) -> None:
         raise
     status("finished" if stopped_by is None else "stopped")
     if stopped_by is not None:
-        say(
+        _say(
             f"stopped at step {trainer.step} of {trainer.total_steps} and saved; continue with: "
             f"python train.py --resume --out {shlex.quote(str(trainer.folder))}",
             err=True,

@@ -9,11 +9,11 @@ import click
 from click.core import ParameterSource
 
 from .config import PRESETS, TrainConfig
-from .declaration import Option, Range, flag_of, options_of
+from .declaration import Option, Range, flag_of
 from .errors import UserError
 from .options import check_given
 from .quantizers import owners, read_quantizers
-from .sections import SECTIONS
+from .sections import OPTIONS
 
 # What may differ from the interrupted run when it goes on.
 RESUMABLE = ("out", "device", "epochs", "steps", "data_dir")
@@ -39,15 +39,15 @@ class ConfigCommand(OneLineErrors):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a list of options for each section; what is of none goes with the run's."""
-        for section in SECTIONS:
+        for section in OPTIONS:
             params = [p for p in self.get_params(ctx) if _section_of(str(p.name)) == section]
             with formatter.section(TITLES.get(section, section.capitalize())):
                 formatter.write_dl([r for p in params if (r := p.get_help_record(ctx)) is not None])
 
 
 def _section_of(name: str) -> str:
-    for section, kind in SECTIONS.items():
-        if name in [option.name for option in options_of(kind).values()]:
+    for section, own in OPTIONS.items():
+        if name in [option.name for option in own.values()]:
             return section
     return "quantizer" if owners(name) else "run"
 
@@ -81,7 +81,7 @@ def _click_option(option: Option, text: str, **settings: Any) -> click.Option:
     if option.choices:
         settings["type"] = click.Choice(option.choices)
     elif option.range != Range():
-        ranged = click.IntRange if option.kind is int else click.FloatRange
+        ranged: Any = click.IntRange if option.kind is int else click.FloatRange
         settings["type"] = ranged(low if above is None else above, high, above is not None)
     elif option.kind is not bool:
         settings["type"] = option.kind

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .declaration import Option, options_of
+from .declaration import Option
 from .errors import UserError
 from .migration import migrate_config
 from .options import check_together
 from .quantizers import QUANTIZERS, SOFT, read_quantizers
 from .sections import (
-    DATASETS,
+    OPTIONS,
     SECTIONS,
     DataConfig,
     ModelConfig,
@@ -21,8 +21,6 @@ from .sections import (
     QuantizerConfig,
     RunConfig,
 )
-
-__all__ = ["DATASETS", "PRESETS", "TrainConfig"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
@@ -62,8 +60,7 @@ class TrainConfig:
     @staticmethod
     def fields() -> dict[str, Option]:
         """The options of all sections by flat names, without the quantizers' own arguments."""
-        declared = [options_of(section).values() for section in SECTIONS.values()]
-        return {option.name: option for options in declared for option in options}
+        return {option.name: option for own in OPTIONS.values() for option in own.values()}
 
     @classmethod
     def kinds(cls) -> dict[str, type]:
@@ -83,8 +80,8 @@ class TrainConfig:
             UserError: If a name is unknown, or a value is refused.
         """
         given: dict[str, dict[str, Any]] = {
-            section: {f: flat[o.name] for f, o in options_of(kind).items() if o.name in flat}
-            for section, kind in SECTIONS.items()
+            section: {f: flat[o.name] for f, o in options.items() if o.name in flat}
+            for section, options in OPTIONS.items()
         }
         fields = cls.fields()
         own = {n: v for n, v in flat.items() if n not in fields and v is not None}
@@ -97,7 +94,7 @@ class TrainConfig:
         Args:
             defaults: Whether to fill in the constructor's defaults for arguments not given.
         """
-        sections = [(getattr(self, name), options_of(kind)) for name, kind in SECTIONS.items()]
+        sections = [(getattr(self, name), own) for name, own in OPTIONS.items()]
         flat = {o.name: getattr(section, f) for section, own in sections for f, o in own.items()}
         return flat | dict(self.quantizer.settings if defaults else self.quantizer.options)
 
@@ -168,7 +165,7 @@ class TrainConfig:
             pools = model.numbers("level_pool") or [1] * model.level_count
         scheduled = total_steps if quantizer.name in SOFT else 0
         start, end = self.temperatures if scheduled else (1.0, 1.0)
-        shape = {n: getattr(model, n) for n in options_of(ModelConfig)}
+        shape = {n: getattr(model, n) for n in OPTIONS["model"]}
         del shape["levels"], shape["level_pool"]
         return {
             **shape,

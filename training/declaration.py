@@ -6,7 +6,6 @@ line, the config and its checks read one description of either.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 import re
@@ -100,7 +99,6 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-@functools.cache
 def options_of(section: type) -> dict[str, Option]:
     """The options that a dataclass declares, by the names of its fields.
 

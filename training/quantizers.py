@@ -94,9 +94,9 @@ def _quantizer(node: ast.ClassDef | ast.FunctionDef, peer: bool) -> Quantizer:
     options = {}
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
         name, note = argument.arg, argument.annotation
-        literal = isinstance(note, ast.Subscript) and ast.unparse(note.value) == "Literal"
-        choices = ast.literal_eval(note.slice) if literal else ()
-        kind = str if literal else KINDS.get(ast.unparse(note)) if note else None
+        kind, choices = (KINDS.get(ast.unparse(note)) if note else None), ()
+        if isinstance(note, ast.Subscript) and ast.unparse(note.value) == "Literal":
+            kind, choices = str, ast.literal_eval(note.slice)
         if kind is not None and default is not None and name not in SET_BY_RUN:
             options[name] = Option(name, kind, ast.literal_eval(default), texts[name], choices)
     return Quantizer(options, any(a.arg == "temperature" for a in arguments.kwonlyargs), peer)

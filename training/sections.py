@@ -218,3 +218,5 @@ SECTIONS: dict[str, type[Any]] = {
     "optimizer": OptimizerConfig,
     "run": RunConfig,
 }
+# By section and field.
+OPTIONS = {name: options_of(section) for name, section in SECTIONS.items()}

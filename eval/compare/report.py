@@ -30,6 +30,9 @@ FIGURES = (
     ("ms a step", "milliseconds", ".0f"),
 )
 
+TRAIN_CURVES = ("utilization", "perplexity", "temperature_ratio")
+TEST_FIGURES = ("mse_argmax", "mse_soft", "psnr_argmax", "perplexity", "temperature_ratio")
+
 
 def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
     """Train what is not trained yet, and sum up what is there.
@@ -126,7 +129,8 @@ def own_result(plan: Plan, quantizer: str, errors: dict[float, float]) -> dict[s
     seeds = [seed for seed in range(plan.seeds) if finished(plan, quantizer, lr, seed)]
     lost = [seed for seed in range(plan.seeds) if diverged(plan.folder(quantizer, lr, seed))]
     runs = [figures_of(plan.folder(quantizer, lr, seed), plan) | {"seed": seed} for seed in seeds]
-    means, intervals = {}, {}
+    means: dict[str, float | None] = {}
+    intervals: dict[str, float | None] = {}
     for _, key, _ in FIGURES:
         values = [run[key] for run in runs]
         known = summary(values) if values and None not in values else None
@@ -144,32 +148,21 @@ def own_result(plan: Plan, quantizer: str, errors: dict[float, float]) -> dict[s
 def figures_of(folder: Path, plan: Plan) -> dict[str, Any]:
     """What the table and the pictures show of a run."""
     test, train = lines_of(folder, "test"), lines_of(folder, "train")
-    last = test[-1]
-    gaps = [
-        None if None in (t["mse_argmax"], t["mse_soft"]) else t["mse_argmax"] / t["mse_soft"]
-        for t in test
-    ]
-    used = [line["utilization"] for line in train]
+    pairs = [(line["mse_argmax"], line["mse_soft"]) for line in test]
     batch = plan.options.get("batch_size", OptimizerConfig.batch_size)
-    milliseconds = [1000 * batch / line["images_per_second"] for line in train]
+    curves = {
+        **{key: [line[key] for line in train] for key in TRAIN_CURVES},
+        **{key: [line[key] for line in test] for key in ("mse_argmax", "psnr_argmax")},
+        "gap": [None if None in pair else pair[0] / pair[1] for pair in pairs],
+        "milliseconds": [1000 * batch / line["images_per_second"] for line in train],
+    }
+    used = curves["utilization"]
     return {
-        "mse_argmax": last["mse_argmax"],
-        "mse_soft": last["mse_soft"],
-        "psnr_argmax": last["psnr_argmax"],
-        "gap": gaps[-1],
-        "perplexity": last["perplexity"],
+        **{key: test[-1][key] for key in TEST_FIGURES},
+        "gap": curves["gap"][-1],
         "worst_utilization": None if None in used else min(used),
-        "temperature_ratio": last["temperature_ratio"],
-        "milliseconds": sum(milliseconds) / len(milliseconds),
-        "curves": {
-            "utilization": used,
-            "perplexity": [line["perplexity"] for line in train],
-            "mse_argmax": [line["mse_argmax"] for line in test],
-            "psnr_argmax": [line["psnr_argmax"] for line in test],
-            "gap": gaps,
-            "temperature_ratio": [line["temperature_ratio"] for line in train],
-            "milliseconds": milliseconds,
-        },
+        "milliseconds": sum(curves["milliseconds"]) / len(train),
+        "curves": curves,
     }
 
 

@@ -112,20 +112,17 @@ def test_the_config_reaches_the_codebook():
         "vq": VQCodebook,
         "vq-ema": VQEMACodebook,
     }
+    own = {"ddcl": {"usage_weight": 0.2}, "ddcl-em": {"usage_weight": 0.2, "balance": 0.4}}
     for quantizer, kind in kinds.items():
-        options = {"commitment": 0.7, "restart_threshold": 0.3, "seed": 11}
-        codebook = tiny(
-            quantizer=quantizer, decay=0.8, usage_weight=0.2, balance=0.4, **options
-        ).codebook
+        options = {"commitment": 0.7, "restart_threshold": 0.3, "seed": 11, "decay": 0.8}
+        options |= own.get(quantizer, {})
+        codebook = tiny(quantizer=quantizer, **options).codebook
         assert type(codebook) is kind
         assert codebook.channel_first
         assert (codebook.dim, codebook.codebook_size) == (5, 16)
         assert {name: getattr(codebook, name) for name in options} == options
-        if "ddcl" in quantizer:
-            assert codebook.usage_weight == 0.2
-            assert getattr(codebook, "balance", 0.4) == 0.4
-        else:
-            assert codebook.decay == 0.8
+    with pytest.raises(ValueError, match=r"unknown keys in the model's config: \['balance'\]"):
+        tiny(quantizer="ddcl", balance=0.4)
     assert type(tiny(quantizer="none").codebook) is IdentityCodebook
 
 
@@ -150,7 +147,7 @@ def test_the_config_sets_the_temperature():
 
 def test_the_config_sets_the_sizes():
     def size(**config) -> int:
-        return sum(p.numel() for p in tiny(**config).parameters())
+        return sum(p.numel() for p in tiny(quantizer="ddcl", **config).parameters())
 
     for name, more in [
         ("in_channels", 4),
@@ -161,9 +158,9 @@ def test_the_config_sets_the_sizes():
         ("codebook_dim", 6),
     ]:
         assert size(**{name: more}) > size(), name
-    default = build_model({})
+    default = build_model({"quantizer": "ddcl"})  # whose prototypes are a parameter
     assert default.codebook.codebook.shape == (512, 64)
-    assert DEFAULTS["quantizer"] == "ddcl"
+    assert DEFAULTS["quantizer"] == "ddcl-em"
     # Two 3x3 and 1x1 pairs without bias per network, and the convolutions around them.
     residual = 2 * 2 * (128 * 64 * 9 + 64 * 128)
     encoder = (3 * 64 * 16 + 64) + (64 * 128 * 16 + 128) + (128 * 128 * 9 + 128) + (128 * 64 + 64)

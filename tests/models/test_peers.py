@@ -92,6 +92,6 @@ def test_training_starts_their_k_means_on_standardised_latents(tmp_path):
     trainer = Trainer(config, splits, tmp_path)
     level = trainer.model.levels[0]
     assert not level.module._codebook.initted
-    trainer._train_step(next(iter(trainer.feed.epoch(0, 0))))
+    trainer.train_step(next(iter(trainer.feed.epoch(0, 0))))
     assert level.module._codebook.initted
     assert 0.3 < level.codebook.std(dim=0).mean() < 1.5  # of latents whose deviation is 1
