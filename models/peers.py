@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from softvq import Codebook, CodebookOutput, CodebookStack, StackOutput
-from softvq._internal.pooling import pool, unpool
+from softvq.functional import pool, unpool
 
 
 class PeerCodebook(Codebook):

@@ -12,7 +12,8 @@ from .documents.proportions import assignments, checked_documents, mean_token, p
 from .documents.readout import DDCLReadout, ReadoutOutput
 from .initialize import kmeans
 from .optim import two_timescale_groups
-from .utilization import Utilization, UtilizationTracker
+from .plotting import usage_curve, usage_heat_map
+from .utilization import Utilization, UtilizationTracker, perplexity_of
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,9 @@ __all__ = [
     "checked_documents",
     "kmeans",
     "mean_token",
+    "perplexity_of",
     "proportions",
     "two_timescale_groups",
+    "usage_curve",
+    "usage_heat_map",
 ]

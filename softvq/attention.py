@@ -62,10 +62,7 @@ def soft_quantize_attention(
     if mask is not None:
         z = torch.where(mask[:, None], z, 0.0)
     z, codebook, center = centred(z, codebook)
-    if isinstance(temperature, Tensor):
-        temperature = temperature.to(z).reshape(())
-    else:
-        temperature = z.new_full((), temperature)
+    temperature = torch.as_tensor(temperature, dtype=z.dtype, device=z.device).reshape(())
     weights = token_weights(mask, z)
     # Without gradients or graphs to record, the operator's machinery, which takes two seconds to
     # load, has nothing to do.

@@ -29,6 +29,7 @@ from ._internal.arithmetic import (
     usage_divergence,
     widest_dtype,
 )
+from ._internal.pooling import pool, unpool
 from .attention import soft_quantize_attention
 
 __all__ = [
@@ -42,11 +43,13 @@ __all__ = [
     "latent_covariance",
     "mean_shift",
     "nearest_codes",
+    "pool",
     "saturation",
     "soft_quantize",
     "soft_quantize_attention",
     "squared_distances",
     "token_weights",
+    "unpool",
     "usage_divergence",
     "widest_dtype",
 ]

@@ -87,7 +87,7 @@ def config_of(codebook: Pretrained) -> dict[str, Any]:
         raise TypeError(f"another class has the name of {kind}; save its state_dict instead")
     config: dict[str, Any] = {"class": kind.__name__}
     for name in list(inspect.signature(kind.__init__).parameters)[1:]:
-        value = getattr(codebook, "controller" if name == "temperature" else name, inspect)
+        value: Any = getattr(codebook, "controller" if name == "temperature" else name, inspect)
         if name == "levels":
             value = [config_of(level) for level in value]
         elif name == "temperature":

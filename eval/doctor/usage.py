@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from softvq.utilization import perplexity_of
+from softvq import perplexity_of
 from training.config import TrainConfig
 from training.options import LATTICES, OWN
 

@@ -137,7 +137,7 @@ def measure(case: Case) -> dict[str, float]:
     }
 
 
-def step_of(layer: str, training: bool) -> Callable[[Any], None]:
+def step_of(layer: str, training: bool) -> Callable[[Any], Any]:
     """One pass over (1, T, D) tokens: forward alone, without a graph, or with its gradients."""
     module = module_of(layer).train(training)
 

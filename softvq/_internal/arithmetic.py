@@ -114,7 +114,7 @@ def mean_shift(
         ([[-2.0, 3.0], [0.0, 0.0]], [2.0, 0.0])
     """
     z, codebook, _ = centred(z, codebook)
-    query, key = operands(z, codebook, torch.as_tensor(temperature).to(z))
+    query, key = operands(z, codebook, temperature)
     # Contiguous, the layout that products are fastest with.
     key = key.mT.contiguous() if scale is None else key.mT.contiguous() * scale  # (D + 2, K)
     vectors = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)  # (N, D + 1)

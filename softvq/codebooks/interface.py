@@ -101,7 +101,7 @@ def checked_indices(indices: Tensor, size: int) -> Tensor:
         if low < -1 or high >= size:
             raise IndexError(
                 f"indices must lie in [0, {size}), or be -1 for padding; "
-                f"got values from {low} to {high}"
+                f"got values from {low} to {high}; are they of another codebook?"
             )
     return indices
 

@@ -57,16 +57,6 @@ class Schedule:
         return self.start * (end / self.start) ** share
 
 
-def _check_schedule(schedule: object) -> None:
-    """Refuse a number in the place of a schedule.
-
-    Raises:
-        TypeError: If it is not a :class:`Schedule`.
-    """
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"a controller follows a schedule, as Schedule(2.0), got {schedule!r}")
-
-
 class TemperatureController(Protocol):
     """What a codebook asks of its temperature."""
 
@@ -87,7 +77,20 @@ class TemperatureController(Protocol):
 
 
 @dataclass(frozen=True)
-class ConstantTemperature:
+class _Scheduled:
+    """Base of the controllers: refuses a number in the place of a schedule."""
+
+    schedule: Schedule
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.schedule, Schedule):
+            raise TypeError(
+                f"a controller follows a schedule, as Schedule(2.0), got {self.schedule!r}"
+            )
+
+
+@dataclass(frozen=True)
+class ConstantTemperature(_Scheduled):
     """The schedule's value is the temperature, in units of squared distance.
 
     Args:
@@ -97,11 +100,6 @@ class ConstantTemperature:
         >>> ConstantTemperature(Schedule(2.0)).next(0, 1.0, 1.0, 1.0)
         2.0
     """
-
-    schedule: Schedule
-
-    def __post_init__(self) -> None:
-        _check_schedule(self.schedule)
 
     def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
         """The schedule's first value, whatever the data."""
@@ -115,7 +113,7 @@ class ConstantTemperature:
 
 
 @dataclass(frozen=True)
-class CriticalFraction:
+class CriticalFraction(_Scheduled):
     """The schedule's value is T / T_c: the temperature follows the scale of the latents.
 
     Args:
@@ -125,11 +123,6 @@ class CriticalFraction:
         >>> CriticalFraction(Schedule(0.1)).next(0, 1.0, 1.0, critical_temperature=40.0)
         4.0
     """
-
-    schedule: Schedule
-
-    def __post_init__(self) -> None:
-        _check_schedule(self.schedule)
 
     def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
         """The first fraction of the critical temperature of these latents."""
@@ -143,7 +136,7 @@ class CriticalFraction:
 
 
 @dataclass(frozen=True)
-class CodesPerToken:
+class CodesPerToken(_Scheduled):
     """The schedule's value is a target of effective codes per token, reached by feedback.
 
     The target means the same at every vector size, codebook size and latent scale.
@@ -163,12 +156,11 @@ class CodesPerToken:
         True
     """
 
-    schedule: Schedule
     gain: float = 0.2
     ceiling: float = 0.9
 
     def __post_init__(self) -> None:
-        _check_schedule(self.schedule)
+        super().__post_init__()
         end = self.schedule.start if self.schedule.end is None else self.schedule.end
         if min(self.schedule.start, end) < 1:
             raise ValueError(

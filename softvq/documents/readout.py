@@ -86,7 +86,7 @@ class DDCLReadout(nn.Module):
     ``proportions`` and ``prototypes`` have exact derivatives with either.
 
     The readout has no state but its codebook's: ``readout.codebook.save_pretrained(path)`` saves
-    it, and ``DDCLReadout(DDCLCodebook.from_pretrained(path))`` is an equal one.
+    it, and ``DDCLReadout(SoftCodebook.from_pretrained(path))`` is an equal one.
 
     Args:
         codebook: Any soft codebook of the encoder's width, ``channel_first=False``.
@@ -215,21 +215,13 @@ class DDCLReadout(nn.Module):
         q = assignments(self.codebook, tokens[None]).squeeze(0)  # (T, K)
         share, order = q.mean(dim=0).sort(descending=True, stable=True)  # (K,)
         ranked = q.sort(dim=0, descending=True, stable=True)
-        return [
-            PrototypeShare(
-                k,
-                float(part),
-                tuple(
-                    TokenAssignment(words[position], position, value)
-                    for value, position in zip(
-                        ranked.values[:top, k].tolist(),
-                        ranked.indices[:top, k].tolist(),
-                        strict=True,
-                    )
-                ),
-            )
-            for part, k in zip(share, order.tolist(), strict=True)
-        ]
+        values, places = ranked.values[:top].mT.tolist(), ranked.indices[:top].mT.tolist()
+        explained = []
+        for part, k in zip(share.tolist(), order.tolist(), strict=True):
+            pairs = zip(values[k], places[k], strict=True)
+            tokens_of = tuple(TokenAssignment(words[place], place, value) for value, place in pairs)
+            explained.append(PrototypeShare(k, part, tokens_of))
+        return explained
 
 
 # A pytree node, so that DDP, torch.export and torch.func see the tensors inside.

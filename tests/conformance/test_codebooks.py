@@ -19,7 +19,7 @@ from small_codebooks import (
 )
 from torch import nn
 
-from softvq import CodebookOutput
+from softvq import CodebookOutput, SoftCodebook
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 SHAPES = [(), (5,), (2, 3), (1, 2, 3, 2), (2, 1, 2, 3, 2)]
@@ -178,3 +178,18 @@ def test_wrong_latents_and_masks(codebook):
     for sizes in ((DIM, 0), (0, SIZE)):
         with pytest.raises(ValueError, match="dim={}, codebook_size={}".format(*sizes)):
             type(codebook)(*sizes)
+
+
+def test_temperatures_are_told_by_every_kind(codebook):
+    info = codebook.temperature_info()
+    if isinstance(codebook, SoftCodebook):
+        ratio = codebook.temperature / codebook.critical_temperature
+        expected = {"temperature": codebook.temperature.item(), "temperature_ratio": ratio.item()}
+        largest = torch.linalg.eigvalsh(codebook.covariance)[-1]
+        torch.testing.assert_close(
+            codebook.critical_temperature, codebook.critical_factor * largest
+        )
+    else:
+        expected = {"temperature": None, "temperature_ratio": None}
+    assert info == expected
+    assert codebook.has_tokens

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from softvq.utilization import usage_curve, usage_heat_map
+from softvq import usage_curve, usage_heat_map
 
 from .layout import fitted
 
