@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from models import ImageTokenizerOutput
 from softvq import CodebookOutput, StackOutput
 
-from .sections import OptimizerConfig
+from .config.sections import OptimizerConfig
 from .weights import WeightsError, fetch_weights, fill, read_weights
 
 NETS = ("squeeze", "alex", "vgg")
