@@ -133,8 +133,8 @@ class Triple:
 
         Example:
             >>> from softvq import VQEMACodebook
-            >>> sorted(VQEMACodebook(4, 8)(torch.randn(5, 4)).log_terms())[1:4]
-            ['0/entropy', '0/loss_ols', '0/loss_q']
+            >>> sorted(VQEMACodebook(4, 8)(torch.randn(5, 4)).log_terms())[:2]
+            ['0/commitment_loss', '0/entropy']
         """
         terms = {}
         for number, out in enumerate(self.levels):
