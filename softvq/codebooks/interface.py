@@ -134,7 +134,7 @@ class Triple:
         Example:
             >>> from softvq import VQEMACodebook
             >>> sorted(VQEMACodebook(4, 8)(torch.randn(5, 4)).log_terms())[:2]
-            ['0/commitment_loss', '0/entropy']
+            ['0/codebook_loss', '0/commitment_loss']
         """
         terms = {}
         for number, out in enumerate(self.levels):
