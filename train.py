@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from training.cli import ConfigCommand, config_options, given_config
 from training.config import PRESETS, TrainConfig
+from training.config.cli import ConfigCommand, config_options, given_config
 from training.errors import DivergedError
 from training.start import check_run_folder, load_data, write_status
 

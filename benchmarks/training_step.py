@@ -24,7 +24,7 @@ from models import build_model
 from softvq import two_timescale_groups
 from training.checkpoint import write_text
 from training.config import TrainConfig
-from training.quantizers import OWN
+from training.config.quantizers import OWN
 
 
 class Case:

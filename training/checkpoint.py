@@ -12,8 +12,8 @@ import torch
 
 from models import ImageTokenizer, build_model
 
+from .config.migration import migrate_config, migrate_model_config
 from .errors import CheckpointError, UserError
-from .migration import migrate_config, migrate_model_config
 
 FORMAT = 2
 # What training.state.save_run writes.

@@ -22,11 +22,11 @@ import torch
 
 from train import train
 from training.checkpoint import new_model
-from training.cli import resumed_config
 from training.config import TrainConfig
+from training.config.checks import check_given
+from training.config.cli import resumed_config
+from training.config.migration import migrate_config
 from training.errors import ForeignOptionError, UserError
-from training.migration import migrate_config
-from training.options import check_given
 from training.run_log import read_metrics
 from training.start import read_status
 

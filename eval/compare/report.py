@@ -15,9 +15,9 @@ from tabulate import tabulate
 from eval.compare.intervals import summary
 from eval.compare.plan import FREE, Plan, diverged, finished, lines_of, saved_config, train_all
 from training.checkpoint import write_atomic, write_text
+from training.config.sections import DataConfig, OptimizerConfig
 from training.errors import UserError
 from training.run_log import finite
-from training.sections import DataConfig, OptimizerConfig
 
 # What a run is compared by: (heading, key, format).
 FIGURES = (

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from training.config import TrainConfig
-from training.quantizers import SOFT
+from training.config.quantizers import SOFT
 
 # Codes per token that a run may start from and end at; T / T_c likewise.
 START_CODES, COLD_START_CODES = 3.0, 2.0

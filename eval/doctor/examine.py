@@ -17,10 +17,10 @@ from softvq import SoftCodebook
 from softvq.functional import largest_variance, latent_covariance
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
+from training.config.quantizers import LATTICES, SOFT
 from training.data.feed import to_float
 from training.distributed import choose_device
 from training.errors import UserError
-from training.quantizers import LATTICES, SOFT
 from training.run_log import read_metrics
 
 from . import geometry, gradient, temperature, usage, whole

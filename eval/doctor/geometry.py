@@ -12,7 +12,7 @@ from torch import Tensor
 
 from softvq.functional import largest_variance, latent_covariance, squared_distances
 from training.config import TrainConfig
-from training.quantizers import OWN, SOFT
+from training.config.quantizers import OWN, SOFT
 
 from .advice import COLD_START_CODES, colder, flags, more_restarts, size, slower
 from .finding import Finding, codes_of, listed, lost_share_severity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from training.config import TrainConfig
-from training.quantizers import OWN, SOFT
+from training.config.quantizers import OWN, SOFT
 
 from .advice import (
     END_RATIO,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from training.config import TrainConfig
-from training.quantizers import LATTICES, OWN, SOFT
+from training.config.quantizers import LATTICES, OWN, SOFT
 
 from .advice import (
     either,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ..config.sections import DATASETS
 from ..errors import DatasetError
-from ..sections import DATASETS
 from . import cifar10
 from .image_folder import read_images, split_folder
 from .patches import MAX_SIZE, photo_patches

@@ -14,8 +14,8 @@ from eval.doctor import geometry, gradient, temperature, usage, whole
 from eval.doctor.finding import Finding
 from eval.doctor.gradient import GradientFlow
 from training.config import TrainConfig
-from training.options import check_given
-from training.quantizers import SOFT
+from training.config.checks import check_given
+from training.config.quantizers import SOFT
 
 config_of = TrainConfig.from_options
 CRITICAL = {"temperature_mode": "critical"}

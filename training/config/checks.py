@@ -6,12 +6,12 @@ from collections.abc import Container, Iterable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ForeignOptionError, UserError
 from .declaration import flag_of
-from .errors import ForeignOptionError, UserError
 from .quantizers import LATTICES, PEERS, SOFT, owners, read_quantizers
 
 if TYPE_CHECKING:
-    from .config import TrainConfig
+    from .train_config import TrainConfig
 
 
 def check_quantizer_options(quantizer: str, options: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import MISSING, fields
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from .errors import UserError
+from ..errors import UserError
 
 KINDS: dict[str, type] = {"float": float, "int": int, "bool": bool, "str": str}
 

@@ -19,10 +19,10 @@ from models.build import ARCHITECTURES, CONTROLLERS
 from models.build import QUANTIZERS as BUILDERS
 from training.checkpoint import new_model
 from training.config import PRESETS, TrainConfig
+from training.config.migration import migrate_config, migrate_model_config
+from training.config.quantizers import OWN, PEERS, QUANTIZERS, SOFT, read_quantizers
+from training.config.sections import SECTIONS
 from training.errors import UserError
-from training.migration import migrate_config, migrate_model_config
-from training.quantizers import OWN, PEERS, QUANTIZERS, SOFT, read_quantizers
-from training.sections import SECTIONS
 
 ROOT = Path(train.__file__).parent
 FIELDS = TrainConfig.fields()

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import UserError
+from .checks import check_together
 from .declaration import Option
-from .errors import UserError
 from .migration import migrate_config
-from .options import check_together
 from .quantizers import QUANTIZERS, SOFT, read_quantizers
 from .sections import (
     OPTIONS,

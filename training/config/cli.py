@@ -8,12 +8,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from .config import PRESETS, TrainConfig
+from ..errors import UserError
+from .checks import check_given
 from .declaration import Option, Range, flag_of
-from .errors import UserError
-from .options import check_given
 from .quantizers import owners, read_quantizers
 from .sections import OPTIONS
+from .train_config import PRESETS, TrainConfig
 
 # What may differ from the interrupted run when it goes on.
 RESUMABLE = ("out", "device", "epochs", "steps", "data_dir")
@@ -125,7 +125,7 @@ def resumed_config(given: dict[str, Any]) -> TrainConfig:
     Raises:
         UserError: If there is no such run, or an option differs that must not.
     """
-    from .checkpoint import load_checkpoint
+    from ..checkpoint import load_checkpoint
 
     if not given.get("out"):
         raise UserError("--resume needs --out, the folder of the run to continue")

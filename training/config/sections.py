@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from ..errors import UserError
+from .checks import check_quantizer_options
 from .declaration import Choices, Flat, For, Range, options_of
-from .errors import UserError
-from .options import check_quantizer_options
 from .quantizers import OWN, QUANTIZERS, SOFT, read_quantizers
 
 DATASETS = ("auto", "cifar10", "patches", "folder")
