@@ -6,7 +6,7 @@ D the vector size, K the codebook size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from einops import rearrange
@@ -40,15 +40,30 @@ def vectors_last(
             "channel_first=False last"
         )
     vectors = rearrange(z, "b d ... -> b ... d") if channel_first else z  # (..., D)
-    if mask is not None:
-        if mask.dtype != torch.bool:
-            raise TypeError(f"mask must be bool (False for padding), got {mask.dtype}")
-        if mask.shape != vectors.shape[:-1]:
-            raise ValueError(
-                "mask must be bool and must have the latents' shape without the vector axis, "
-                f"{tuple(vectors.shape[:-1])}, got {tuple(mask.shape)}"
-            )
+    check_mask(mask, vectors.shape[:-1], "the latents' shape without the vector axis,")
     return vectors
+
+
+def check_mask(mask: Tensor | None, shape: Sequence[int], whose: str) -> None:
+    """Refuse a mask that is not bool, or not of a shape.
+
+    Args:
+        mask: bool, False for padding, or None, which fits anything.
+        shape: What the mask must have.
+        whose: Words for that shape, for the message.
+
+    Raises:
+        ValueError: If the shape does not fit.
+        TypeError: If the dtype does not fit.
+    """
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be bool (False for padding), got {mask.dtype}")
+    if mask.shape != shape:
+        raise ValueError(
+            f"mask must be bool and must have {whose} {tuple(shape)}, got {tuple(mask.shape)}"
+        )
 
 
 def in_layout(vectors: Tensor, channel_first: bool) -> Tensor:

@@ -91,14 +91,10 @@ class CodebookStack(Pretrained):
         """The levels, as a tuple with their type."""
         return tuple(self.levels)  # type: ignore[arg-type]
 
-    @property
-    def codebook_sizes(self) -> tuple[int, ...]:
-        """K of each level."""
-        return tuple(level.codebook_size for level in self.codebooks)
-
     def extra_repr(self) -> str:
         """For ``print(model)``."""
-        return f"dim={self.dim}, codebook_sizes={self.codebook_sizes}, pools={self.pools}"
+        sizes = tuple(level.codebook_size for level in self.codebooks)
+        return f"dim={self.dim}, codebook_sizes={sizes}, pools={self.pools}"
 
     def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> StackOutput:
         """Quantise latents.

@@ -81,8 +81,11 @@ class TemperatureController:
         return 1.0
 
     def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
-        """Temperature to start from, given (N, D) latents and (K, D) prototypes."""
-        raise NotImplementedError
+        """Temperature to start from, given (N, D) latents and (K, D) prototypes.
+
+        That of the first step, unless the controller looks at the latents.
+        """
+        return self.next(0, self.before_data, 1.0, critical_temperature)
 
     def next(
         self, step: int, temperature: float, codes_per_token: float, critical_temperature: float
@@ -108,10 +111,6 @@ class ConstantTemperature(TemperatureController):
         """The schedule's first value."""
         return self.schedule(0)
 
-    def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
-        """The schedule's first value, whatever the data."""
-        return self.schedule(0)
-
     def next(
         self, step: int, temperature: float, codes_per_token: float, critical_temperature: float
     ) -> float:
@@ -130,10 +129,6 @@ class CriticalFraction(TemperatureController):
         >>> CriticalFraction(Schedule(0.1)).next(0, 1.0, 1.0, critical_temperature=40.0)
         4.0
     """
-
-    def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
-        """The first fraction of the critical temperature of these latents."""
-        return self.schedule(0) * critical_temperature
 
     def next(
         self, step: int, temperature: float, codes_per_token: float, critical_temperature: float

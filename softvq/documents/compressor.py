@@ -107,15 +107,13 @@ class DocumentCompressor(nn.Module):
             ValueError: If a shape does not fit.
             TypeError: If a dtype does not fit.
         """
-        if tokens.dim() != 3:
-            raise ValueError(f"documents must be (B, T, D), got shape {tuple(tokens.shape)}")
         levels: list[CompressedLevel] = []
         for number, codebook in enumerate(self._layers()):
             if number:
                 before = levels[-1]
                 tokens, mask = pool(before.code.quantized, self.segments[number - 1], before.mask)
-            code = codebook(tokens, mask)
             proportions, prototypes = shares(codebook, tokens, mask)
+            code = codebook(tokens, mask)
             levels.append(CompressedLevel(code, mask, prototypes, proportions))
         loss = torch.stack([level.code.loss for level in levels]).sum()
         return CompressedDocuments(code.quantized, mask, loss, tuple(levels))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..codebooks.interface import CodebookOutput
 from ..codebooks.soft import SoftCodebook
-from .proportions import assignments, checked_documents, mean_token, shares
+from .proportions import assignments, mean_token, shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,9 +135,8 @@ class DDCLReadout(nn.Module):
             ValueError: If a shape does not fit.
             TypeError: If a dtype does not fit.
         """
-        checked_documents(tokens, mask, self.codebook.dim)
-        code = self.codebook(tokens, mask)
         proportions, prototypes = shares(self.codebook, tokens, mask)
+        code = self.codebook(tokens, mask)
         with torch.autocast(tokens.device.type, enabled=False):
             pooled = proportions @ self.codebook.codebook.to(proportions.dtype)  # (B, D)
             mean = mean_token(tokens.to(proportions.dtype), mask)  # (B, D)

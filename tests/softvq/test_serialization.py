@@ -297,6 +297,21 @@ def test_the_running_usage_of_the_first_versions_comes_back(kind, path):
     assert state(Codebook.from_pretrained(path)) == state(codebook)
 
 
+def test_a_state_says_whose_it_is():
+    saved, other = trained(DDCLCodebook), DDCLEMCodebook(DIM, SIZE)
+    before = state(other)
+    for wrong, given in ((other, saved), (CodebookStack([other]), CodebookStack([saved]))):
+        with pytest.raises(RuntimeError, match=r"is that of a DDCLCodebook, not of a DDCLEMCode"):
+            wrong.load_state_dict(given.state_dict(), strict=False)
+    with pytest.raises(RuntimeError, match="that of a VQCodebook, not of a VQEMACodebook"):
+        VQEMACodebook(DIM, SIZE).load_state_dict(trained(VQCodebook).state_dict())
+    assert state(other) == before
+    # A subclass takes its base's state, and a state without the mark, as old ones are, any.
+    Mine(DIM, SIZE).load_state_dict(trained(VQCodebook).state_dict())
+    other.load_state_dict(dict(saved.state_dict()))
+    assert state(other) == state(saved)
+
+
 @dataclass(frozen=True)
 class Falling(TemperatureController):
     def first(self, z, codebook, critical_temperature):
