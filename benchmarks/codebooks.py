@@ -114,15 +114,28 @@ def measure(case: Case) -> dict[str, float]:
     step = training_step(case, device)
     if device.type == "cuda":
         torch.cuda.synchronize()
-    before = reset_peak(device)
+    return timed(step, z, case["budget"])
+
+
+def timed(step: Callable[[Any], object], x: Any, seconds: float) -> dict[str, float]:
+    """Repeat a step; its median seconds and CPU seconds, and peak MiB beyond what is held before.
+
+    Args:
+        step: Called with ``x``, whose gradient is dropped before.
+        x: A tensor.
+        seconds: Least time to spend.
+    """
+    before = reset_peak(x.device)
     wall: list[float] = []
     cpu: list[float] = []
-    end = time.perf_counter() + case["budget"]
+    end = time.perf_counter() + seconds
     while not wall or time.perf_counter() < end:
-        z.grad = None
+        x.grad = None
         started, started_cpu = time.perf_counter(), time.process_time()
-        step(z)
-        if device.type == "cuda":
+        step(x)
+        if x.device.type == "cuda":
+            import torch
+
             torch.cuda.synchronize()
         wall.append(time.perf_counter() - started)
         cpu.append(time.process_time() - started_cpu)
@@ -130,7 +143,7 @@ def measure(case: Case) -> dict[str, float]:
         "seconds": median(wall),
         "seconds_min": min(wall),
         "cpu_seconds": median(cpu),
-        "extra_mib": (peak(device) - before) / MIB,
+        "extra_mib": (peak(x.device) - before) / MIB,
         "repeats": len(wall),
     }
 
@@ -150,8 +163,7 @@ def training_step(case: Case, device: Any) -> Callable[[Any], None]:
 
         return vector_quantize
 
-    from softvq.attention import soft_quantize_attention
-    from softvq.functional import soft_quantize
+    from softvq.functional import soft_quantize, soft_quantize_attention
 
     engine = {"dense": soft_quantize, "attention": soft_quantize_attention}[case["engine"]]
     codebook = torch.randn(case["k"], case["dim"], device=device, requires_grad=True)

@@ -15,20 +15,28 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eval.doctor.geometry import separation
+from eval.doctor.geometry import relative_spread
 from eval.run import open_run, splits_of
 from models import ImageTokenizer
-from softvq import ConstantTemperature, DDCLCodebook, DDCLEMCodebook, Schedule
-from training.data.datasets import to_float
+from softvq import ConstantTemperature, DDCLCodebook, DDCLEMCodebook, Schedule, SoftCodebook
+from training.data.feed import to_float
 
 DIM, CODES, LATENTS, STEPS = 8, 32, 2048, 1500
 FACTORS = {DDCLCodebook: 4.0, DDCLEMCodebook: 2.0}
-Kind = type[DDCLCodebook]
+Kind = type[DDCLCodebook] | type[DDCLEMCodebook]
 
 
-def trained(kind: Kind, latents: Tensor, temperature: float, far: float | None) -> DDCLCodebook:
+def trained(kind: Kind, latents: Tensor, temperature: float, far: float | None) -> SoftCodebook:
     """A codebook of k-means, one code put ``far`` RMS radii out, trained on L_q alone."""
-    book = kind(DIM, CODES, temperature=ConstantTemperature(Schedule(temperature)), commitment=1.0)
+    book = kind(
+        DIM,
+        CODES,
+        temperature=ConstantTemperature(Schedule(temperature)),
+        commitment=1.0,
+        usage_weight=0.0,
+        restart_threshold=0.0,
+        **({"balance": 0.0} if kind is DDCLEMCodebook else {}),
+    )
     book.initialize(latents)
     if far is not None:
         with torch.no_grad():
@@ -52,7 +60,7 @@ def collapse(latents: Tensor) -> Iterator[str]:
         for ratio in (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.2):
             largest = float(torch.linalg.eigvalsh(latents.T.cov(correction=0))[-1])
             book = trained(kind, latents, ratio * factor * largest, None)
-            measured = separation(book.codebook.detach(), latents)
+            measured = relative_spread(book.codebook.detach(), latents)
             yield f"{kind.__name__:16} T/T_c {ratio:4.2f} separation {measured:.2f}"
 
 

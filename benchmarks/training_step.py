@@ -24,17 +24,17 @@ from models import build_model
 from softvq import two_timescale_groups
 from training.checkpoint import write_text
 from training.config import TrainConfig
-from training.options import OWN
+from training.config.quantizers import OWN
 
 
 class Case:
     """A model, its optimiser, and the time of every step."""
 
     def __init__(self, quantizer: str, images: torch.Tensor) -> None:
-        config = TrainConfig(quantizer=quantizer)
+        config = TrainConfig.from_options(quantizer=quantizer)
         self.model = build_model(config.model_config(total_steps=10_000))
         self.model = self.model.to(memory_format=torch.channels_last)
-        groups = two_timescale_groups(self.model, config.lr, config.timescale_ratio)
+        groups = two_timescale_groups(self.model, config.optimizer.lr, config.timescale_ratio)
         self.optimizer = torch.optim.Adam(groups, fused=True)
         self.model.initialize([images])
         self.seconds: list[float] = []
@@ -58,15 +58,16 @@ def main(steps: int, json_file: Path | None) -> None:
     """Print the seconds per step, and the ratio to no codebook."""
     torch.manual_seed(0)
     config = TrainConfig()
-    images = torch.rand(config.batch_size, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    batch, model = config.optimizer.batch_size, config.model
+    images = torch.rand(batch, 3, 32, 32).contiguous(memory_format=torch.channels_last)
     cases = {name: Case(name, images) for name in (*OWN, "none")}
     for _ in range(steps + 3):
         for case in cases.values():
             case.step(images)
     medians = {name: statistics.median(case.seconds[3:]) for name, case in cases.items()}
     click.echo(
-        f"batch {config.batch_size}, K = {config.codebook_size}, D = {config.codebook_dim}, "
-        f"hidden {config.hidden_channels}, {torch.get_num_threads()} threads"
+        f"batch {batch}, K = {model.codebook_size}, D = {model.codebook_dim}, "
+        f"hidden {model.hidden_channels}, {torch.get_num_threads()} threads"
     )
     for name, median in medians.items():
         click.echo(f"{name:8} {median * 1e3:8.1f} ms   {median / medians['none']:.3f} of none")

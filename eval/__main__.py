@@ -8,16 +8,22 @@ import click
 
 from training.errors import UserError
 
+# Module and function of each command; a module is imported when one of its commands is asked for.
 COMMANDS = {
-    **{
-        name: f"eval.cli.{name}"
-        for name in (
-            "compare", "compress", "decompress", "doctor", "grid", "rate", "report", "tokens"
-        )
-    },
-    "cluster": "experiments.documents.cluster_command",
-    "stability": "experiments.stability.command",
-}  # fmt: skip
+    "compare": "eval.cli.compare:command",
+    "compress": "eval.cli.codec:compress",
+    "decompress": "eval.cli.codec:decompress",
+    "doctor": "eval.cli.doctor:doctor",
+    "rate": "eval.cli.codec:rate",
+    "report": "eval.cli.report:report",
+    "tokens": "eval.cli.codec:tokens",
+}
+# Former commands, and what to do instead.
+GONE = {
+    "cluster": "use python -m experiments.documents, or python -m experiments.satellites",
+    "grid": "its picture is in python -m eval report RUN --html FILE, and in TensorBoard",
+    "stability": "use python -m experiments.stability",
+}
 
 
 class Group(click.Group):
@@ -29,21 +35,21 @@ class Group(click.Group):
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """The command of that name, loaded now."""
-        if name not in self.list_commands(context):
+        if name in GONE:
+            raise UserError(f"eval {name} is gone: {GONE[name]}")
+        if name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"eval.cli.{name}").command
+        module, function = COMMANDS[name].split(":")
+        command: click.Command = getattr(import_module(module), function)
         return command
 
     def invoke(self, context: click.Context) -> object:
         """Run the command."""
         try:
             return super().invoke(context)
-        except UserError as error:
+        except (UserError, OSError) as error:
             click.echo(f"Error: {error}", err=True)
-            context.exit(error.exit_code)
-        except OSError as error:
-            click.echo(f"Error: {error}", err=True)
-            context.exit(1)
+            context.exit(getattr(error, "exit_code", 1))
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from models import ImageTokenizer
+from softvq import Codebook, SoftCodebook
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
-from training.data.datasets import ImageSplits, load_splits
-from training.devices import choose_device
+from training.data.splits import ImageSplits, load_splits
+from training.distributed import choose_device
 from training.errors import UserError
-from training.metrics import is_tokenless
 
 
 class Model(NamedTuple):
@@ -61,7 +61,7 @@ def model_of(path: Path, state: dict[str, Any], network: ImageTokenizer) -> Mode
     Raises:
         UserError: If the model has no tokens.
     """
-    if is_tokenless(network):
+    if not network.has_tokens:
         raise UserError(f"{path} was trained with --quantizer none, so it has no tokens")
     counts = []
     for level, saved in zip(network.levels, state["trackers"], strict=True):
@@ -74,7 +74,13 @@ def model_of(path: Path, state: dict[str, Any], network: ImageTokenizer) -> Mode
 def model_hash(network: ImageTokenizer) -> str:
     """What two models share only if all weights and the shapes of their tokens are equal."""
     digest = hashlib.sha256(repr(network.grids(960, 960)).encode())
-    for name, tensor in sorted(network.state_dict().items()):
+    state = network.state_dict()
+    for name, module in network.named_modules():
+        # Token files are bound to what hard codebooks' usage was called when they were written.
+        hard = isinstance(module, Codebook) and not isinstance(module, SoftCodebook)
+        if hard and f"{name}.running_usage" in state:
+            state[f"{name}.cluster_size"] = state.pop(f"{name}.running_usage")
+    for name, tensor in sorted(state.items()):
         value = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
@@ -102,11 +108,7 @@ class Run(NamedTuple):
 
 
 def open_run(
-    run: Path,
-    *,
-    data_dir: str | None = None,
-    limit_test: int | None = None,
-    device: str = "auto",
+    run: Path, *, data_dir: str | None = None, limit_test: int | None = None, device: str = "auto"
 ) -> Run:
     """Load the model of a run and its test images.
 
@@ -130,11 +132,11 @@ def splits_of(
 ) -> ImageSplits:
     """The data of a run, where the training found it unless a folder is given."""
     return load_splits(
-        config.dataset,
-        data_dir or config.data_dir,
+        config.data.dataset,
+        data_dir or config.data.data_dir,
         limit_train=limit_train,
         limit_test=limit_test,
-        image_size=config.image_size,
+        image_size=config.data.image_size,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -21,7 +23,7 @@ from softvq import (
 )
 
 from .identity import IdentityCodebook
-from .layers import ConvDecoder, ConvEncoder, DoublingDecoder, HalvingEncoder
+from .layers import ConvDecoder, ConvEncoder, DoublingDecoder, HalvingEncoder, NetworkShape
 from .peers import PEERS, PeerStack, peer
 from .tokenizer import ImageTokenizer
 from .vqvae import VQVAE
@@ -33,9 +35,7 @@ CONTROLLERS: dict[str, Callable[[Schedule], Any]] = {
     "codes": CodesPerToken,
 }
 
-# Their prototypes learn without the commitment term.
-STRAIGHT_THROUGH = ("ddcl-em", "vq", "vq-ema")
-
+# What a model is besides its codebooks, whose constructors have the other defaults.
 DEFAULTS: dict[str, Any] = {
     "architecture": "vqvae",
     "in_channels": 3,
@@ -44,22 +44,17 @@ DEFAULTS: dict[str, Any] = {
     "residual_blocks": 2,
     "normalize_latents": True,
     "shared_scale": False,
-    "quantizer": "ddcl",
+    "quantizer": "ddcl-em",
     "codebook_size": 512,
     "codebook_dim": 64,
     "level_pools": None,
     "level_sizes": None,
     "level_dropout": 0.0,
-    "commitment": 0.25,
-    "usage_weight": 0.0,
-    "balance": 0.0,
     "temperature_mode": "codes",
     "temperature_start": 2.0,
     "temperature_end": None,
     "temperature_hold_steps": 0,
     "temperature_steps": 0,
-    "decay": 0.99,
-    "restart_threshold": 0.0,
     "seed": 0,
 }
 
@@ -68,7 +63,8 @@ def build_model(config: Mapping[str, Any]) -> ImageTokenizer:
     """Build a model.
 
     Args:
-        config: Any of the keys of :data:`DEFAULTS`; the rest take their values there.
+        config: Any of the keys of :data:`DEFAULTS`, and keywords of the quantizer's constructor;
+            the rest take their defaults in either.
             ``architecture`` is ``"vqvae"`` or ``"vqvae2"``. With ``level_pools``, a pooling factor
             for each level, a VQ-VAE quantises by a stack of codebooks. ``level_sizes``, the
             number of codes of each level, is ``codebook_size`` for all by default.
@@ -85,52 +81,52 @@ def build_model(config: Mapping[str, Any]) -> ImageTokenizer:
         >>> len(build_model({"level_pools": [4, 2, 1]}).levels)
         3
     """
-    unknown = sorted(set(config) - set(DEFAULTS))
-    if unknown:
-        raise ValueError(
-            f"unknown keys in the model's config: {unknown}; known: {sorted(DEFAULTS)}"
-        )
     full = DEFAULTS | dict(config)
-    for key, known in (("quantizer", QUANTIZERS), ("architecture", ARCHITECTURES)):
-        if full[key] not in known:
-            raise ValueError(f"unknown {key} {full[key]!r}; known: {sorted(known)}")
+    for key, names in (("quantizer", QUANTIZERS), ("architecture", ARCHITECTURES)):
+        if full[key] not in names:
+            raise ValueError(f"unknown {key} {full[key]!r}; known: {sorted(names)}")
+    known = {*DEFAULTS, *_keywords(full["quantizer"])} - {"dim", "temperature", "channel_first"}
+    unknown = sorted(set(config) - known)
+    if unknown:
+        raise ValueError(f"unknown keys in the model's config: {unknown}; known: {sorted(known)}")
     return ARCHITECTURES[full["architecture"]](full)
 
 
 def _vqvae(config: dict[str, Any]) -> VQVAE:
-    hidden, shape = config["hidden_channels"], _blocks(config)
+    shape = _shape(config)
     channels = config["in_channels"], config["codebook_dim"]
     return VQVAE(
-        ConvEncoder(*channels, hidden, *shape),
+        ConvEncoder(*channels, shape),
         _codebook(config),
-        ConvDecoder(*channels, hidden, *shape),
+        ConvDecoder(*channels, shape),
         normalize_latents=config["normalize_latents"],
         shared_scale=config["shared_scale"],
     )
 
 
 def _vqvae2(config: dict[str, Any]) -> VQVAE2:
-    hidden, dim, shape = config["hidden_channels"], config["codebook_dim"], _blocks(config)
+    hidden, dim, shape = config["hidden_channels"], config["codebook_dim"], _shape(config)
     if config["level_pools"] is not None:
         raise ValueError("a VQ-VAE-2 has its two levels by itself: level_pools must be None")
     top, bottom = _level_configs(config, 2, channel_first=True)
     return VQVAE2(
-        ConvEncoder(config["in_channels"], hidden, hidden, *shape),
-        HalvingEncoder(hidden, dim, hidden, *shape),
-        QUANTIZERS[config["quantizer"]](top),
-        DoublingDecoder(hidden, dim, hidden, *shape),
+        ConvEncoder(config["in_channels"], hidden, shape),
+        HalvingEncoder(hidden, dim, shape),
+        _level(top),
+        DoublingDecoder(hidden, dim, shape),
         nn.Conv2d(2 * hidden, dim, 1),
-        QUANTIZERS[config["quantizer"]](bottom),
+        _level(bottom),
         nn.ConvTranspose2d(dim, dim, 4, stride=2, padding=1),
-        ConvDecoder(config["in_channels"], 2 * dim, hidden, *shape),
+        ConvDecoder(config["in_channels"], 2 * dim, shape),
         normalize_latents=config["normalize_latents"],
         shared_scale=config["shared_scale"],
         level_dropout=config["level_dropout"],
     )
 
 
-def _blocks(config: dict[str, Any]) -> tuple[int, int]:
-    return config["residual_channels"], config["residual_blocks"]
+def _shape(config: dict[str, Any]) -> NetworkShape:
+    names = ("hidden_channels", "residual_channels", "residual_blocks")
+    return NetworkShape(*(config[name] for name in names))
 
 
 def _codebook(config: dict[str, Any]) -> Codebook | CodebookStack:
@@ -138,9 +134,9 @@ def _codebook(config: dict[str, Any]) -> Codebook | CodebookStack:
     if pools is None:
         if config["level_sizes"] is not None or config["level_dropout"]:
             raise ValueError("level_sizes and level_dropout need level_pools: there is one level")
-        return QUANTIZERS[config["quantizer"]](config)
+        return _level(config)
     levels = _level_configs(config, len(pools), channel_first=False)
-    books = [QUANTIZERS[config["quantizer"]](level) for level in levels]
+    books = [_level(level) for level in levels]
     if config["quantizer"] in PEERS:
         if config["level_dropout"] or config["quantizer"] in ("fsq", "lfq"):
             raise ValueError(
@@ -159,80 +155,57 @@ def _level_configs(config: dict[str, Any], count: int, channel_first: bool) -> l
             f"{count} levels need a size each, and a quantizer; got level_sizes {sizes} and "
             f"quantizer {config['quantizer']!r}"
         )
-    # The levels after it code what a level leaves over: latents that were pulled onto the first
-    # level's prototypes would leave nothing. The last level pulls them onto the whole code.
-    early = 0.0 if config["quantizer"] in STRAIGHT_THROUGH else config["commitment"]
-    return [
-        config
-        | {
-            "codebook_size": size,
-            "seed": config["seed"] + number,
-            "channel_first": channel_first,
-            "commitment": config["commitment"] if number == count - 1 else early,
-        }
-        for number, size in enumerate(sizes)
+    levels = [
+        config | {"codebook_size": size, "seed": config["seed"] + n, "channel_first": channel_first}
+        for n, size in enumerate(sizes)
     ]
+    if getattr(QUANTIZERS[config["quantizer"]], "straight_through", False):
+        # The levels after it code what a level leaves over: latents that were pulled onto the first
+        # level's prototypes would leave nothing. The last level pulls them onto the whole code.
+        # Prototypes that learn by the gradient of the soft code need the term in each level.
+        levels[:-1] = [level | {"commitment": 0.0} for level in levels[:-1]]
+    return levels
 
 
-def _ddcl(kind: type[DDCLCodebook]) -> Callable[[dict[str, Any]], Codebook]:
-    def build(config: dict[str, Any]) -> Codebook:
-        # A level of few codes starts, and ends, at no more than it has.
-        in_codes = config["temperature_mode"] == "codes"
-        most = max(1.0, config["codebook_size"]) if in_codes else float("inf")
-        end = config["temperature_end"]
-        schedule = Schedule(
-            min(config["temperature_start"], most),
-            None if end is None else min(end, most),
-            steps=config["temperature_steps"],
-            hold=config["temperature_hold_steps"],
-        )
-        return kind(
-            config["codebook_dim"],
-            config["codebook_size"],
-            temperature=CONTROLLERS[config["temperature_mode"]](schedule),
-            usage_weight=config["usage_weight"],
-            **({"balance": config["balance"]} if kind is DDCLEMCodebook else {}),
-            **_shared(config),
-        )
-
-    return build
+def _level(config: dict[str, Any]) -> Codebook:
+    """A codebook with those of the config's values that its constructor takes."""
+    keywords = _keywords(config["quantizer"])
+    values = {"channel_first": True} | config | {"dim": config["codebook_dim"]}
+    if "temperature" in keywords:
+        values["temperature"] = _controller(config)
+    return QUANTIZERS[config["quantizer"]](**{n: values[n] for n in keywords if n in values})
 
 
-def _shared(config: dict[str, Any]) -> dict[str, Any]:
-    """What all of softvq's own codebooks take; a stack's levels leave the layout to it."""
-    names = ("commitment", "restart_threshold", "seed")
-    return {name: config[name] for name in names} | {
-        "channel_first": config.get("channel_first", True)
-    }
+def _keywords(quantizer: str) -> list[str]:
+    return list(inspect.signature(QUANTIZERS[quantizer]).parameters)
 
 
-def _vq(kind: type[VQCodebook]) -> Callable[[dict[str, Any]], Codebook]:
-    def build(config: dict[str, Any]) -> Codebook:
-        return kind(
-            config["codebook_dim"],
-            config["codebook_size"],
-            decay=config["decay"],
-            **_shared(config),
-        )
-
-    return build
-
-
-def _peer(name: str) -> Callable[[dict[str, Any]], Codebook]:
-    def build(config: dict[str, Any]) -> Codebook:
-        size, dim = config["codebook_size"], config["codebook_dim"]
-        return peer(name, dim, size, channel_first=config.get("channel_first", True))
-
-    return build
+def _controller(config: dict[str, Any]) -> Any:
+    # A level of few codes starts, and ends, at no more than it has.
+    in_codes = config["temperature_mode"] == "codes"
+    most = max(1.0, config["codebook_size"]) if in_codes else float("inf")
+    end = config["temperature_end"]
+    schedule = Schedule(
+        min(config["temperature_start"], most),
+        None if end is None else min(end, most),
+        steps=config["temperature_steps"],
+        hold=config["temperature_hold_steps"],
+    )
+    return CONTROLLERS[config["temperature_mode"]](schedule)
 
 
-QUANTIZERS: dict[str, Callable[[dict[str, Any]], Codebook]] = {
-    "ddcl": _ddcl(DDCLCodebook),
-    "ddcl-em": _ddcl(DDCLEMCodebook),
-    "vq": _vq(VQCodebook),
-    "vq-ema": _vq(VQEMACodebook),
-    "none": lambda config: IdentityCodebook(config["codebook_dim"], channel_first=True),
-    **{name: _peer(name) for name in PEERS},
+# The one table of quantizers: training/config/quantizers.py reads names and options from it.
+QUANTIZERS: dict[str, Callable[..., Codebook]] = {
+    "ddcl-em": DDCLEMCodebook,
+    "ddcl": DDCLCodebook,
+    "vq": VQCodebook,
+    "vq-ema": VQEMACodebook,
+    "none": IdentityCodebook,
+    "vqp-ema": partial(peer, "vqp-ema"),
+    "vqp-rotation": partial(peer, "vqp-rotation"),
+    "simvq": partial(peer, "simvq"),
+    "fsq": partial(peer, "fsq"),
+    "lfq": partial(peer, "lfq"),
 }
 
 ARCHITECTURES: dict[str, Callable[[dict[str, Any]], ImageTokenizer]] = {

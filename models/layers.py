@@ -5,6 +5,8 @@ B, C, H, W: images; D, h, w: latents, h = H / 4 and w = W / 4.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor, nn
 
 STRIDE = 4
@@ -14,8 +16,8 @@ class ResidualBlock(nn.Module):
     """ReLU, 3x3, ReLU, 1x1, plus the input; van den Oord et al., 2017, section 4.1.
 
     Args:
-        channels: Of input and output.
-        hidden_channels: Between the two convolutions.
+        channels: Number of channels of input and output.
+        hidden_channels: Number of channels between the two convolutions.
     """
 
     def __init__(self, channels: int, hidden_channels: int) -> None:
@@ -33,134 +35,130 @@ class ResidualBlock(nn.Module):
         return x + self.layers(x)
 
 
-def residual_tail(channels: int, hidden_channels: int, count: int) -> list[nn.Module]:
-    """Residual blocks and the ReLU that ends them, (B, channels, h, w) to the same.
+@dataclass(frozen=True)
+class NetworkShape:
+    """Sizes that all networks of a model share.
 
     Args:
-        channels: Of input and output.
-        hidden_channels: Width inside a block.
-        count: Number of blocks.
+        hidden_channels: Width of the network; stages at the images' end have half of it.
+        residual_channels: Width inside a residual block.
+        residual_blocks: Number of residual blocks.
     """
-    blocks = [ResidualBlock(channels, hidden_channels) for _ in range(count)]
-    return [*blocks, nn.ReLU(inplace=True)]
+
+    hidden_channels: int
+    residual_channels: int
+    residual_blocks: int
+
+    def tail(self) -> list[nn.Module]:
+        """Residual blocks and the ReLU that ends them, (B, hidden_channels, h, w) to the same."""
+        sizes = self.hidden_channels, self.residual_channels
+        return [*(ResidualBlock(*sizes) for _ in range(self.residual_blocks)), _relu()]
 
 
-class ConvEncoder(nn.Sequential):
+class Network(nn.Sequential):
+    """Base of the networks: layers one after the other."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, h, w) to what the network says."""
+        for layer in self:
+            x = layer(x)
+        return x
+
+
+class ConvEncoder(Network):
     """Images (B, C, H, W) to latents (B, D, H/4, W/4).
 
     Args:
         in_channels: C.
         dim: D, channels of the latents.
-        hidden_channels: Width of the network; the first stage has half of it.
-        residual_channels: Width inside a residual block.
-        residual_blocks: Number of blocks.
+        shape: Sizes of the network; the first stage has half of its width.
 
     Example:
         >>> import torch
-        >>> tuple(ConvEncoder(3, 8, 16, 8, 1)(torch.zeros(2, 3, 32, 32)).shape)
+        >>> tuple(ConvEncoder(3, 8, NetworkShape(16, 8, 1))(torch.zeros(2, 3, 32, 32)).shape)
         (2, 8, 8, 8)
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        dim: int,
-        hidden_channels: int,
-        residual_channels: int,
-        residual_blocks: int,
-    ) -> None:
+    def __init__(self, in_channels: int, dim: int, shape: NetworkShape) -> None:
+        width = shape.hidden_channels
         super().__init__(
-            nn.Conv2d(in_channels, hidden_channels // 2, 4, stride=2, padding=1),  # H/2
-            nn.ReLU(inplace=True),
-            nn.Conv2d(hidden_channels // 2, hidden_channels, 4, stride=2, padding=1),  # H/4
-            nn.ReLU(inplace=True),
-            nn.Conv2d(hidden_channels, hidden_channels, 3, padding=1),
-            *residual_tail(hidden_channels, residual_channels, residual_blocks),
-            nn.Conv2d(hidden_channels, dim, 1),  # (B, D, H/4, W/4)
+            _halving(in_channels, width // 2),  # H/2
+            _relu(),
+            _halving(width // 2, width),  # H/4
+            _relu(),
+            nn.Conv2d(width, width, 3, padding=1),
+            *shape.tail(),
+            nn.Conv2d(width, dim, 1),  # (B, D, H/4, W/4)
         )
 
 
-class ConvDecoder(nn.Sequential):
+class ConvDecoder(Network):
     """Latents (B, D, h, w) to images (B, C, 4h, 4w), not clamped.
 
     Args:
         out_channels: C.
         dim: D, channels of the latents.
-        hidden_channels: Width of the network; the last stage has half of it.
-        residual_channels: Width inside a residual block.
-        residual_blocks: Number of blocks.
+        shape: Sizes of the network; the last stage has half of its width.
 
     Example:
         >>> import torch
-        >>> tuple(ConvDecoder(3, 8, 16, 8, 1)(torch.zeros(2, 8, 8, 8)).shape)
+        >>> tuple(ConvDecoder(3, 8, NetworkShape(16, 8, 1))(torch.zeros(2, 8, 8, 8)).shape)
         (2, 3, 32, 32)
     """
 
-    def __init__(
-        self,
-        out_channels: int,
-        dim: int,
-        hidden_channels: int,
-        residual_channels: int,
-        residual_blocks: int,
-    ) -> None:
+    def __init__(self, out_channels: int, dim: int, shape: NetworkShape) -> None:
+        width = shape.hidden_channels
         super().__init__(
-            nn.Conv2d(dim, hidden_channels, 3, padding=1),
-            *residual_tail(hidden_channels, residual_channels, residual_blocks),
-            nn.ConvTranspose2d(hidden_channels, hidden_channels // 2, 4, stride=2, padding=1),
-            nn.ReLU(inplace=True),
-            nn.ConvTranspose2d(hidden_channels // 2, out_channels, 4, stride=2, padding=1),
+            nn.Conv2d(dim, width, 3, padding=1),
+            *shape.tail(),
+            _doubling(width, width // 2),
+            _relu(),
+            _doubling(width // 2, out_channels),
         )
 
 
-class HalvingEncoder(nn.Sequential):
+class HalvingEncoder(Network):
     """Features (B, C, h, w) to latents of half the resolution (B, D, h/2, w/2).
 
     Args:
         in_channels: C.
         dim: D, channels of the latents.
-        hidden_channels: Width of the network.
-        residual_channels: Width inside a residual block.
-        residual_blocks: Number of blocks.
+        shape: Sizes of the network.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        dim: int,
-        hidden_channels: int,
-        residual_channels: int,
-        residual_blocks: int,
-    ) -> None:
+    def __init__(self, in_channels: int, dim: int, shape: NetworkShape) -> None:
+        width = shape.hidden_channels
         super().__init__(
             nn.ReLU(),  # not in place: the features go elsewhere, too
-            nn.Conv2d(in_channels, hidden_channels, 4, stride=2, padding=1),  # h/2
-            *residual_tail(hidden_channels, residual_channels, residual_blocks),
-            nn.Conv2d(hidden_channels, dim, 1),  # (B, D, h/2, w/2)
+            _halving(in_channels, width),  # h/2
+            *shape.tail(),
+            nn.Conv2d(width, dim, 1),  # (B, D, h/2, w/2)
         )
 
 
-class DoublingDecoder(nn.Sequential):
+class DoublingDecoder(Network):
     """Codes (B, D, h, w) to features of twice the resolution (B, C, 2h, 2w).
 
     Args:
         out_channels: C.
         dim: D, channels of the codes.
-        hidden_channels: Width of the network.
-        residual_channels: Width inside a residual block.
-        residual_blocks: Number of blocks.
+        shape: Sizes of the network.
     """
 
-    def __init__(
-        self,
-        out_channels: int,
-        dim: int,
-        hidden_channels: int,
-        residual_channels: int,
-        residual_blocks: int,
-    ) -> None:
+    def __init__(self, out_channels: int, dim: int, shape: NetworkShape) -> None:
+        width = shape.hidden_channels
         super().__init__(
-            nn.Conv2d(dim, hidden_channels, 3, padding=1),
-            *residual_tail(hidden_channels, residual_channels, residual_blocks),
-            nn.ConvTranspose2d(hidden_channels, out_channels, 4, stride=2, padding=1),
+            nn.Conv2d(dim, width, 3, padding=1), *shape.tail(), _doubling(width, out_channels)
         )
+
+
+def _relu() -> nn.Module:
+    return nn.ReLU(inplace=True)
+
+
+def _halving(channels: int, out_channels: int) -> nn.Module:
+    return nn.Conv2d(channels, out_channels, 4, stride=2, padding=1)
+
+
+def _doubling(channels: int, out_channels: int) -> nn.Module:
+    return nn.ConvTranspose2d(channels, out_channels, 4, stride=2, padding=1)

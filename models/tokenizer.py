@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from softvq import Codebook, CodebookOutput, StackOutput
-from softvq.codebooks.codebook import after_step_of
 
 from .shared_scale_norm import SharedScaleNorm
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Tokens = Tensor | list[Tensor]
 
@@ -47,6 +50,11 @@ class ImageTokenizer(nn.Module):
         """The codebooks, coarse first."""
         raise NotImplementedError
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether images have tokens: not where the codebook passes the latents through."""
+        return all(level.has_tokens for level in self.levels)
+
     def grids(self, height: int, width: int) -> list[tuple[int, int]]:
         """(h_l, w_l) of the tokens of each level, for images of that size."""
         raise NotImplementedError
@@ -75,9 +83,34 @@ class ImageTokenizer(nn.Module):
         """
         raise NotImplementedError
 
-    def after_step(self, *codes: CodebookOutput | StackOutput) -> None:
-        """Move the state of every level, or of none; see :meth:`softvq.Codebook.after_step`."""
-        after_step_of(self.levels, [code.levels for code in codes])
+    def after_step(self, *codes: Any) -> None:
+        """Move the state of every level, or of none; see :meth:`softvq.Codebook.after_step`.
+
+        Args:
+            codes: ``code`` of what ``forward`` returned for the step's batch, or for its parts.
+        """
+        raise NotImplementedError
+
+    @contextmanager
+    def evaluating(self) -> Iterator[Self]:
+        """Eval mode without gradients for the time of a ``with`` block, then the mode before it.
+
+        Example:
+            >>> from models import build_model
+            >>> model = build_model({"hidden_channels": 8})
+            >>> with model.evaluating():
+            ...     model.training, torch.is_grad_enabled()
+            (False, False)
+            >>> model.training, torch.is_grad_enabled()
+            (True, True)
+        """
+        was_training = self.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                yield self
+        finally:
+            self.train(was_training)
 
     def decode_codes(self, codes: Sequence[Tensor], size: tuple[int, int] | None = None) -> Tensor:
         """Images, not clamped, from the vectors of the levels, or of the first ones.
@@ -167,18 +200,6 @@ class ImageTokenizer(nn.Module):
             norm.momentum = momentum
             norm.train(training)
         return latents
-
-    def check_images(self, images: Tensor) -> None:
-        """Refuse what the encoder would cut off.
-
-        Raises:
-            ValueError: If the images' sides are not multiples of the stride.
-        """
-        if images.dim() != 4 or images.shape[2] % self.stride or images.shape[3] % self.stride:
-            raise ValueError(
-                f"images must be (B, C, H, W) with H and W multiples of {self.stride}, "
-                f"got shape {tuple(images.shape)}"
-            )
 
 
 def size_of(images: Tensor) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,13 +61,12 @@ class VQVAE(ImageTokenizer):
     @property
     def levels(self) -> tuple[Codebook, ...]:
         """The codebook, or those of the stack."""
-        codebook = self.codebook
-        return codebook.codebooks if isinstance(codebook, CodebookStack) else (codebook,)
+        return self.codebook.codebooks
 
     @property
     def pools(self) -> tuple[int, ...]:
         """Pooling factor of each level."""
-        return self.codebook.pools if isinstance(self.codebook, CodebookStack) else (1,)
+        return self.codebook.pools
 
     def grids(self, height: int, width: int) -> list[tuple[int, int]]:
         """See :meth:`ImageTokenizer.grids`."""
@@ -84,9 +84,13 @@ class VQVAE(ImageTokenizer):
         Raises:
             ValueError: If the images' sides are not multiples of the encoder's stride.
         """
-        self.check_images(images)
+        check_sides(images, self.stride)
         z: Tensor = self.normalize(self.encoder(images * 2 - 1))
         return z
+
+    def after_step(self, *codes: Any) -> None:
+        """See :meth:`ImageTokenizer.after_step`."""
+        self.codebook.after_step(*codes)
 
     def latents(self, images: Tensor) -> Tensor:
         """:meth:`encode`."""
@@ -108,7 +112,18 @@ class VQVAE(ImageTokenizer):
 
     def decode_codes(self, codes: Sequence[Tensor], size: tuple[int, int] | None = None) -> Tensor:
         """Images from the vectors of the levels; see :meth:`ImageTokenizer.decode_codes`."""
-        if isinstance(self.codebook, CodebookStack):
-            grid = None if size is None else (size[0] // self.stride, size[1] // self.stride)
-            return self.decode(self.codebook.combine(codes, grid))
-        return self.decode(codes[0].movedim(-1, 1))
+        grid = None if size is None else (size[0] // self.stride, size[1] // self.stride)
+        return self.decode(self.codebook.combine(codes, grid))
+
+
+def check_sides(images: Tensor, stride: int) -> None:
+    """Refuse what the encoder would cut off.
+
+    Raises:
+        ValueError: If the images' sides are not multiples of the stride.
+    """
+    if images.dim() != 4 or images.shape[2] % stride or images.shape[3] % stride:
+        raise ValueError(
+            f"images must be (B, C, H, W) with H and W multiples of {stride}, "
+            f"got shape {tuple(images.shape)}"
+        )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import tee
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from softvq import Codebook, StackOutput
+from softvq import Codebook, StackOutput, after_step_of
 
 from .tokenizer import ImageTokenizer, ImageTokenizerOutput, Tokens, latent_norm
+from .vqvae import check_sides
 
 
 class VQVAE2(ImageTokenizer):
@@ -111,6 +113,10 @@ class VQVAE2(ImageTokenizer):
         z = self._bottom_latents(features, self.top_codebook.decode(top))
         return [top, self.bottom_codebook.encode(z)]
 
+    def after_step(self, *codes: Any) -> None:
+        """See :meth:`ImageTokenizer.after_step`."""
+        after_step_of(self.levels, [code.levels for code in codes])
+
     def latents(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Latents of top and bottom level, the latter from the top's own output."""
         features = self._features(images)
@@ -131,7 +137,7 @@ class VQVAE2(ImageTokenizer):
         return self._decode(top, None)
 
     def _features(self, images: Tensor) -> Tensor:
-        self.check_images(images)
+        check_sides(images, self.stride)
         features: Tensor = self.bottom_encoder(images * 2 - 1)
         return features
 

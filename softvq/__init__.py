@@ -1,22 +1,32 @@
 """softvq: soft codebooks for generative models, with hard baselines and honest usage counts."""
 
-from .attach import attach
+from .attach import Attachment, attach
 from .codebooks.codebook import Codebook
-from .codebooks.ddcl import DDCLCodebook
-from .codebooks.ddcl_em import DDCLEMCodebook
-from .codebooks.output import CodebookOutput, StackOutput
+from .codebooks.ddcl import DDCLCodebook, DDCLEMCodebook
+from .codebooks.interface import BatchStatistics, CodebookOutput, StackOutput, after_step_of
+from .codebooks.soft import SoftCodebook
 from .codebooks.stack import CodebookStack
-from .codebooks.temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
+from .codebooks.temperature import (
+    CodesPerToken,
+    ConstantTemperature,
+    CriticalFraction,
+    Schedule,
+    TemperatureController,
+)
 from .codebooks.vq import VQCodebook, VQEMACodebook
 from .documents.compressor import DocumentCompressor
+from .documents.proportions import assignments, checked_documents, mean_token, proportions
 from .documents.readout import DDCLReadout, ReadoutOutput
 from .initialize import kmeans
 from .optim import two_timescale_groups
-from .utilization import Utilization, UtilizationTracker
+from .plotting import usage_curve, usage_heat_map
+from .utilization import Utilization, UtilizationTracker, perplexity_of
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
+    "Attachment",
+    "BatchStatistics",
     "Codebook",
     "CodebookOutput",
     "CodebookStack",
@@ -29,12 +39,22 @@ __all__ = [
     "DocumentCompressor",
     "ReadoutOutput",
     "Schedule",
+    "SoftCodebook",
     "StackOutput",
+    "TemperatureController",
     "Utilization",
     "UtilizationTracker",
     "VQCodebook",
     "VQEMACodebook",
+    "after_step_of",
+    "assignments",
     "attach",
+    "checked_documents",
     "kmeans",
+    "mean_token",
+    "perplexity_of",
+    "proportions",
     "two_timescale_groups",
+    "usage_curve",
+    "usage_heat_map",
 ]

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from ._internal.distributed import summed
 from .codebooks.codebook import Codebook
-from .codebooks.output import CodebookOutput, StackOutput
+from .codebooks.interface import CodebookOutput, StackOutput
 from .codebooks.stack import CodebookStack
 
 # Latents for each prototype that k-means starts from, and batches after which fewer are enough.
@@ -151,7 +151,7 @@ class _Follower:
 
     def __init__(self, codebook: Codebook | CodebookStack) -> None:
         self.codebook = codebook
-        self.started = bool(_first(codebook).initialized) or int(_first(codebook).steps) > 0
+        self.started = codebook.codebooks[0].initialized
         self.kept: list[_Kept] = []
         # Outputs of forwards without gradients: either nobody's, or, with reentrant activation
         # checkpointing, computed anew in the backward pass.
@@ -179,7 +179,7 @@ class _Follower:
             tokens += part.numel() // self.codebook.dim if kept is None else kept.sum()
         # Of all processes, so that they start at the same step.
         tokens_everywhere = int(summed(tokens))
-        size = _latents_per_code(self.codebook, z) * _largest(self.codebook)
+        size = _latents_per_code(self.codebook, z) * max(level.codebook_size for level in self.codebook.codebooks)
         wanted = LATENTS_PER_CODE if len(self.latents) < MOST_BATCHES else 1
         if tokens_everywhere < wanted * size:
             return
@@ -235,16 +235,6 @@ def _hooks_of(module: nn.Module) -> list[Any]:
 def _in_backward() -> bool:
     """Whether autograd is running: a forward then recomputes what was not kept."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
-
-
-def _first(codebook: Codebook | CodebookStack) -> Codebook:
-    return codebook.codebooks[0] if isinstance(codebook, CodebookStack) else codebook
-
-
-def _largest(codebook: Codebook | CodebookStack) -> int:
-    if isinstance(codebook, CodebookStack):
-        return max(codebook.codebook_sizes)
-    return codebook.codebook_size
 
 
 def _latents_per_code(codebook: Codebook | CodebookStack, z: Tensor) -> int:

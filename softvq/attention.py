@@ -13,19 +13,23 @@ pass, run on every device in every dtype, and were as fast.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .functional import SoftCode, _centred, _masked, saturation, token_weights, usage_divergence
-
-# Elements of a block's assignment matrix: as many as fit a core's cache, or fill an accelerator.
-ELEMENTS_PER_THREAD = 2**19
-MOST_ELEMENTS = 2**22
-# With fewer latents at a time, reading the prototypes would take longer than computing on them.
-FEWEST_ROWS = 64
+from ._internal.arithmetic import (
+    SoftCode,
+    assigned,
+    blocks,
+    centred,
+    masked,
+    moments,
+    operands,
+    soft_block,
+    token_weights,
+    usage_divergence,
+)
 
 
 def soft_quantize_attention(
@@ -57,11 +61,8 @@ def soft_quantize_attention(
     """
     if mask is not None:
         z = torch.where(mask[:, None], z, 0.0)
-    z, codebook, center = _centred(z, codebook)
-    if isinstance(temperature, Tensor):
-        temperature = temperature.to(z).reshape(())
-    else:
-        temperature = z.new_full((), temperature)
+    z, codebook, center = centred(z, codebook)
+    temperature = torch.as_tensor(temperature, dtype=z.dtype, device=z.device).reshape(())
     weights = token_weights(mask, z)
     # Without gradients or graphs to record, the operator's machinery, which takes two seconds to
     # load, has nothing to do.
@@ -79,76 +80,26 @@ def soft_quantize_attention(
     code = SoftCode(
         quantized, loss_q, loss_ols, variance, usage_kl, indices, entropy.detach(), usage.detach()
     )
-    return _masked(code, mask)
+    return masked(code, mask)
 
 
-@torch.no_grad()
-def mean_shift(
-    z: Tensor, codebook: Tensor, temperature: Tensor | float, scale: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """What pulls each prototype when the assignment is held.
-
-    Without ``scale`` it is minus half the gradient of L_q.
-
-    Memory is that of :func:`soft_quantize_attention`.
-
-    Args:
-        z: (N, D) latents, float32 or float64.
-        codebook: (K, D) prototypes, same dtype.
-        temperature: T > 0, in units of squared distance.
-        scale: (K,), same dtype, positive: the squared distances to a prototype count times this.
-
-    Returns:
-        (K, D), ``sum_n q_nk (z_n - p_k)``, zero at the fixed point of soft EM, and (K,),
-        ``sum_n q_nk``; both detached.
-
-    Example:
-        >>> prototypes = torch.tensor([[9.0, 0.0], [-9.0, 0.0]])
-        >>> shift, mass = mean_shift(torch.tensor([[8.0, 1.0], [8.0, 2.0]]), prototypes, 1.0)
-        >>> shift.tolist(), mass.tolist()
-        ([[-2.0, 3.0], [0.0, 0.0]], [2.0, 0.0])
-    """
-    z, codebook, _ = _centred(z, codebook)
-    query, key, _ = _operands(z, codebook, torch.as_tensor(temperature).to(z))
-    if scale is not None:
-        key = key * scale
-    vectors = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)  # (N, D + 1)
-    sums = z.new_zeros(vectors.shape[1], codebook.shape[0])  # (D + 1, K), fastest to add to
-    for rows, logits, q in _blocks(z, codebook):
-        _assign(query[rows], key, logits, q)
-        sums.addmm_(vectors[rows].mT, q)
-    return sums[:-1].mT - sums[-1, :, None] * codebook, sums[-1]
-
-
-# Products write to given memory, which autocast leaves alone.
 def _attend_blocks(
     z: Tensor, codebook: Tensor, temperature: Tensor, weights: Tensor
 ) -> tuple[Tensor, ...]:
     """The fields of a soft code but ``usage_kl``, the last being ``loss_q``; ``usage`` is (K,)."""
-    query, key, values = _operands(z, codebook, temperature)
-    quantized, loss_ols = torch.empty_like(z), torch.empty_like(weights)
-    variance, usage = torch.empty_like(weights), z.new_zeros(codebook.shape[0])
-    indices = torch.empty_like(weights, dtype=torch.int64)
-    entropy, distance = torch.empty_like(weights), torch.empty_like(weights)
-    for rows, logits, q in _blocks(z, codebook):
-        torch.mm(query[rows], key, out=logits)  # (R, K)
-        top, nearest = logits.max(dim=1)  # (R,)
-        torch.threshold_(logits.sub_(top[:, None]), *saturation(z.dtype))
-        torch.softmax(logits, dim=1, out=q)
-        mixed = z.new_empty(q.shape[0], values.shape[1])
-        torch.mm(q, values, out=mixed)  # (R, D + 1)
-        mean = quantized[rows].copy_(mixed[:, :-1])
-        loss_ols[rows] = (z[rows] - mean).square_().sum(dim=1)
-        # Rounding can push a vanishing V below zero.
-        variance[rows] = (mixed[:, -1] - mean.square().sum(dim=1)).clamp_min_(0)
+    (query, key), values = operands(z, codebook, temperature), moments(codebook)
+    key = key.mT.contiguous()  # (D + 2, K), the layout that products are fastest with
+    quantized, usage = torch.empty_like(z), z.new_zeros(codebook.shape[0])
+    nearest = torch.empty_like(weights, dtype=torch.int64)
+    loss_ols, variance, entropy, logit = (torch.empty_like(weights) for _ in range(4))
+    whole = [quantized, loss_ols, variance, nearest, entropy, logit]
+    for rows, *out in blocks(z, codebook):
+        q, *parts = soft_block(query[rows], key, values, z[rows], out)
         usage.addmv_(q.mT, weights[rows])
-        log_partition = -q.gather(1, nearest[:, None]).squeeze(1).log()
-        indices[rows] = nearest
-        mean_logit = logits.mul_(q).sum(dim=1)
-        entropy[rows] = (log_partition - mean_logit).clamp_min(0)
-        distance[rows] = mean_logit + top
-    distance.mul_(-temperature).clamp_min_(0)
-    return quantized, loss_ols, variance, usage, indices, entropy, distance
+        for all_rows, part in zip(whole, parts, strict=True):
+            all_rows[rows] = part
+    distance = logit.mul_(-temperature).clamp_min_(0)
+    return quantized, loss_ols, variance, usage, nearest, entropy, distance
 
 
 # An operator of its own is one node to torch.compile and torch.export, whatever N, instead of a
@@ -183,8 +134,8 @@ def _attend_backward(
     for_codebook: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the latents (N, D), the prototypes (K, D) and the temperature, a scalar."""
-    query, key, values = _operands(z, codebook, temperature)
-    key = torch.cat([key, grad_usage[None]])  # (D + 3, K)
+    (query, key), values = operands(z, codebook, temperature), moments(codebook)
+    key = torch.cat([key.mT, grad_usage[None]])  # (D + 3, K)
     ones, zeros = torch.ones_like(weights)[:, None], torch.zeros_like(weights)[:, None]
     pull, spread = 2 * grad_ols[:, None], grad_variance[:, None]
     direct = (z - quantized).mul_(pull)  # (N, D), of L_OLS to the latents
@@ -194,8 +145,9 @@ def _attend_backward(
     score = torch.cat([2 * z, -ones], dim=1) / temperature  # (N, D + 1)
     pulled = torch.zeros_like(score)
     grad_values = torch.zeros_like(key[:-2])  # (D + 1, K), the layout that is fastest to add to
-    for rows, q, grad_logits in _blocks(z, codebook):
-        _assign(query[rows], key[:-1], grad_logits, q)
+    for rows, *out in blocks(z, codebook):
+        logits = torch.mm(query[rows], key[:-1], out=out[0])  # (R, K)
+        grad_logits, q = assigned(logits, logits.amax(dim=1), out)
         torch.mm(grad_q[rows], key, out=grad_logits).mul_(q)
         grad_logits.addcmul_(q, grad_logits.sum(dim=1, keepdim=True), value=-1)
         if for_latents:
@@ -210,65 +162,17 @@ def _attend_backward(
     return grad_z.add_(direct), grad_codebook, grad_temperature
 
 
-def _operands(z: Tensor, codebook: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Query (N, D + 2) and key (D + 2, K), whose product is ``-d_nk / T``; values (K, D + 1)."""
-    norms = codebook.square().sum(dim=1)  # (K,)
-    ones = torch.ones_like(z[:, :1])
-    query = torch.cat([2 * z, -z.square().sum(dim=1, keepdim=True), -ones], dim=1) / temperature
-    key = torch.cat([codebook.mT, torch.ones_like(norms)[None], norms[None]])
-    return query, key, torch.cat([codebook, norms[:, None]], dim=1)
-
-
-def _assign(query: Tensor, key: Tensor, logits: Tensor, q: Tensor) -> None:
-    """Writes the assignment of a block to q (R, K), by way of logits (R, K)."""
-    torch.mm(query, key, out=logits)
-    logits.sub_(logits.amax(dim=1, keepdim=True))
-    torch.threshold_(logits, *saturation(logits.dtype))
-    torch.softmax(logits, dim=1, out=q)
-
-
-def _blocks(z: Tensor, codebook: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Blocks of R latents, each with the same two (R, K) matrices to write to."""
-    count, size = z.shape[0], codebook.shape[0]
-    block = min(count, _rows_per_block(z.device, size))
-    first, second = z.new_empty(block, size), z.new_empty(block, size)
-    for start in range(0, count, max(1, block)):
-        rows = slice(start, min(start + block, count))
-        length = rows.stop - start
-        yield rows, first[:length], second[:length]
-
-
-def _rows_per_block(device: torch.device, size: int) -> int:
-    elements = MOST_ELEMENTS
-    if device.type == "cpu":
-        elements = min(elements, ELEMENTS_PER_THREAD * torch.get_num_threads())
-    return max(FEWEST_ROWS, elements // size)
-
-
 @_attend.register_fake
-def _attend_fake(
-    z: Tensor, codebook: Tensor, temperature: Tensor, weights: Tensor
-) -> tuple[Tensor, ...]:
-    per_token = [torch.empty_like(weights) for _ in range(4)]
-    return (
-        torch.empty_like(z),
-        *per_token[:2],
-        z.new_empty(codebook.shape[0]),
-        torch.empty_like(weights, dtype=torch.int64),
-        *per_token[2:],
-    )
+def _attend_fake(z: Tensor, codebook: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    # Not len(z): N may be a symbol.
+    ols, variance, entropy, distance = (z.new_empty(z.shape[0]) for _ in range(4))
+    usage, nearest = z.new_empty(codebook.shape[0]), z.new_empty(z.shape[0], dtype=torch.int64)
+    return torch.empty_like(z), ols, variance, usage, nearest, entropy, distance
 
 
 @_attend_backward.register_fake
-def _attend_backward_fake(
-    grad_quantized: Tensor,
-    grad_ols: Tensor,
-    grad_variance: Tensor,
-    grad_usage: Tensor,
-    z: Tensor,
-    codebook: Tensor,
-    *_: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _attend_backward_fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    z, codebook = inputs[4:6]
     return z.new_empty(z.shape), z.new_empty(codebook.shape), z.new_empty(())
 
 

@@ -13,33 +13,74 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from .codebooks.temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .codebooks.codebook import Codebook
-    from .codebooks.stack import CodebookStack
-
 WEIGHTS = "codebook.safetensors"
 CONFIG = "config.json"
 CONTROLLERS: dict[str, Any] = {
     kind.__name__: kind for kind in (CodesPerToken, ConstantTemperature, CriticalFraction)
 }
+# The classes of codebooks and stacks by name, as they are defined.
+KINDS: dict[str, type[Pretrained]] = {}
 
 
-class Pretrained:
-    """Saving and loading, for codebooks and stacks of them."""
+class Pretrained(nn.Module):
+    """Saving and loading, for codebooks and stacks of them, and for subclasses of your own.
+
+    A class can be saved where its constructor keeps each argument in an attribute of the same
+    name, and loaded where the module that defines it has been imported.
+    """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        # A class of the same name elsewhere must not be what softvq's own files are read as.
+        known = KINDS.get(cls.__name__)
+        if known is None or not known.__module__.startswith("softvq."):
+            KINDS[cls.__name__] = cls
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        # Beside the tensors, where torch keeps the versions of modules.
+        destination._metadata[prefix[:-1]]["class"] = type(self).__name__
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any
+    ) -> None:
+        kind = local_metadata.get("class")
+        if kind is None or kind in [base.__name__ for base in type(self).__mro__]:
+            super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+            return
+        errors = args[-1]
+        errors.append(
+            f"the state at {prefix + 'codebook'!r} is that of a {kind}, not of a "
+            f"{type(self).__name__}; load it into a {kind}"
+        )
 
     def save_pretrained(self, path: str | os.PathLike[str]) -> None:
         """Write weights and config with safetensors.
 
         Args:
-            path: A file that ends in ``.safetensors``, or a folder.
+            path: A file that ends in ``.safetensors``, or a folder, made if it is missing.
+
+        Raises:
+            TypeError: If the codebook could not be loaded again: as :func:`config_of`.
         """
-        save(self, path)  # type: ignore[arg-type]
+        safetensors = _safetensors()
+        path = Path(path)
+        config = json.dumps(config_of(self), indent=2)
+        tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        weights = safetensors.torch.save(tensors, {"softvq": config, "format": "pt"})
+        if path.suffix == ".safetensors":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace({path: weights})
+        else:
+            path.mkdir(parents=True, exist_ok=True)
+            _replace({path / WEIGHTS: weights, path / CONFIG: (config + "\n").encode()})
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str]) -> Self:
@@ -53,17 +94,38 @@ class Pretrained:
             TypeError: If it holds a codebook of another class; ``Codebook`` takes any single one.
             ValueError: If it is damaged, or not softvq's.
         """
-        loaded = load(path)
+        path = Path(path)
+        weights = path / WEIGHTS if path.is_dir() else path
+        tensors, metadata = _read(weights)
+        if path.is_dir() and (path / CONFIG).is_file():
+            source, text = path / CONFIG, (path / CONFIG).read_bytes()
+        elif "softvq" in metadata:
+            source, text = weights, metadata["softvq"].encode()
+        else:
+            raise ValueError(f"{weights} was not written by softvq: its header has no config")
+        try:
+            loaded = codebook_from(json.loads(text))
+        except ValueError as error:
+            raise ValueError(f"the config in {source} is damaged or unknown: {error}") from error
+        for name, level in loaded.named_modules():
+            prototypes = tensors.get(f"{name}.codebook" if name else "codebook")
+            if prototypes is not None:
+                level.to(prototypes.dtype)
+        try:
+            loaded.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise ValueError(f"the weights in {weights} do not fit its config: {error}") from error
         if not isinstance(loaded, cls):
             raise TypeError(f"{path} holds a {type(loaded).__name__}, not a {cls.__name__}")
-        return loaded
+        return loaded.eval()
 
 
-def config_of(codebook: Codebook | CodebookStack) -> dict[str, Any]:
+def config_of(codebook: Pretrained) -> dict[str, Any]:
     """What builds an equal codebook, as plain values: its class and constructor's arguments.
 
     Raises:
-        TypeError: If the codebook or its controller is of a class that only the caller knows.
+        TypeError: If an argument of the codebook is not kept, or is no plain value, or its
+            controller is of a class that only the caller knows.
 
     Example:
         >>> from softvq import VQCodebook
@@ -71,28 +133,36 @@ def config_of(codebook: Codebook | CodebookStack) -> dict[str, Any]:
         >>> config["class"], config["dim"], config["codebook_size"]
         ('VQCodebook', 4, 8)
     """
-    if type(codebook) is not _codebooks().get(type(codebook).__name__):
-        raise TypeError(
-            f"only softvq's own codebooks, {sorted(_codebooks())}, can be loaded again, not a "
-            f"{type(codebook).__qualname__}; save its state_dict instead"
-        )
-    config: dict[str, Any] = {"class": type(codebook).__name__}
-    for name in list(inspect.signature(type(codebook).__init__).parameters)[1:]:
-        config[name] = getattr(codebook, "controller" if name == "temperature" else name)
-    if "levels" in config:
-        config["levels"] = [config_of(level) for level in config["levels"]]
-    if "temperature" in config:
-        controller = config["temperature"]
-        if type(controller) is not CONTROLLERS.get(type(controller).__name__):
+    kind = type(codebook)
+    if KINDS.get(kind.__name__) is not kind:
+        raise TypeError(f"another class has the name of {kind}; save its state_dict instead")
+    config: dict[str, Any] = {"class": kind.__name__}
+    for name in list(inspect.signature(kind.__init__).parameters)[1:]:
+        value: Any = getattr(codebook, "controller" if name == "temperature" else name, inspect)
+        if name == "levels":
+            value = [config_of(level) for level in value]
+        elif name == "temperature":
+            value = _controller_config(value)
+        elif not isinstance(value, bool | int | float | str | tuple | list | None):
             raise TypeError(
-                f"only softvq's own controllers, {sorted(CONTROLLERS)}, can be loaded again, not "
-                f"a {type(controller).__qualname__}; save the codebook's state_dict instead"
+                f"a {kind.__qualname__} keeps no plain value in .{name}, so it could not be loaded "
+                "again; save its state_dict instead"
             )
-        config["temperature"] = {"class": type(controller).__name__, **asdict(controller)}
+        config[name] = value
     return config
 
 
-def codebook_from(config: dict[str, Any]) -> Codebook | CodebookStack:
+def _controller_config(controller: Any) -> dict[str, Any]:
+    name = type(controller).__name__
+    if type(controller) is not CONTROLLERS.get(name):
+        raise TypeError(
+            f"only softvq's own controllers, {sorted(CONTROLLERS)}, can be loaded again, not "
+            f"a {name}; save the codebook's state_dict instead"
+        )
+    return {"class": name, **asdict(controller)}
+
+
+def codebook_from(config: dict[str, Any]) -> Any:
     """A fresh codebook of a config of :func:`config_of`.
 
     Raises:
@@ -106,27 +176,23 @@ def codebook_from(config: dict[str, Any]) -> Codebook | CodebookStack:
         raise ValueError(f"a config is an object with names, got {config!r}")
     arguments = dict(config)
     name = arguments.pop("class", None)
-    if name not in _codebooks():
-        raise ValueError(f"the config names the class {name!r}; known: {sorted(_codebooks())}")
+    if name not in KINDS:
+        known = sorted(kind for kind in KINDS if not kind.startswith("_"))
+        raise ValueError(
+            f"the config names the class {name!r}; known: {known}. Import the module that "
+            "defines a class of your own before loading"
+        )
     try:
         if "levels" in arguments:
             arguments["levels"] = [codebook_from(level) for level in arguments["levels"]]
         if "temperature" in arguments:
             arguments["temperature"] = _controller_from(**arguments["temperature"])
-        codebook: Codebook | CodebookStack = _codebooks()[name](**arguments)
+        return KINDS[name](**arguments)
     except TypeError as error:
         raise ValueError(
             f"the config of a {name} does not fit this version ({error}); "
             "load it with the version that wrote it"
         ) from error
-    return codebook
-
-
-def _codebooks() -> dict[str, Any]:
-    from . import CodebookStack, DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook
-
-    kinds = (DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook, CodebookStack)
-    return {kind.__name__: kind for kind in kinds}
 
 
 def _controller_from(schedule: dict[str, Any], **arguments: Any) -> Any:
@@ -136,78 +202,17 @@ def _controller_from(schedule: dict[str, Any], **arguments: Any) -> Any:
     return CONTROLLERS[name](schedule=Schedule(**schedule), **arguments)
 
 
-def save(codebook: Codebook | CodebookStack, path: str | os.PathLike[str]) -> None:
-    """Write a codebook to a file that ends in ``.safetensors``, or into a folder.
-
-    Args:
-        codebook: Any of softvq's codebooks.
-        path: The file, or the folder, made if it is missing.
-
-    Raises:
-        TypeError: As :func:`config_of`.
-    """
+def _read(weights: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and header of a safetensors file."""
     safetensors = _safetensors()
-    path = Path(path)
-    config = json.dumps(config_of(codebook), indent=2)
-    tensors = {name: tensor.contiguous() for name, tensor in codebook.state_dict().items()}
-    metadata = {"softvq": config, "format": "pt"}
-    if path.suffix == ".safetensors":
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace({path: safetensors.torch.save(tensors, metadata)})
-        return
-    path.mkdir(parents=True, exist_ok=True)
-    weights = safetensors.torch.save(tensors, metadata)
-    _replace({path / WEIGHTS: weights, path / CONFIG: (config + "\n").encode()})
-
-
-def load(path: str | os.PathLike[str]) -> Codebook | CodebookStack:
-    """Read what :func:`save` wrote, in eval mode, on the CPU, not frozen.
-
-    Args:
-        path: The file or the folder.
-
-    Raises:
-        FileNotFoundError: If there is none.
-        ValueError: If a file is damaged, or not one of softvq's.
-    """
-    safetensors = _safetensors()
-    path = Path(path)
-    weights = path / WEIGHTS if path.is_dir() else path
     if not weights.is_file():
         raise FileNotFoundError(f"no {weights}: give a folder or a file of save_pretrained")
     try:
         with safetensors.safe_open(weights, framework="pt") as file:
-            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, file.metadata() or {}
     except safetensors.SafetensorError as error:
         raise ValueError(f"{weights} is damaged or no safetensors file ({error})") from error
-    if path.is_dir() and (path / CONFIG).is_file():
-        source, text = path / CONFIG, (path / CONFIG).read_bytes()
-    elif "softvq" in metadata:
-        source, text = weights, metadata["softvq"].encode()
-    else:
-        raise ValueError(f"{weights} was not written by softvq: its header has no config")
-    try:
-        codebook = codebook_from(json.loads(text))
-    except ValueError as error:
-        raise ValueError(f"the config in {source} is damaged or unknown: {error}") from error
-    for name, value in tensors.items():
-        path_to, _, last = name.rpartition(".")
-        if last == "codebook":
-            _level(codebook, path_to, weights).to(value.dtype)
-    try:
-        codebook.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise ValueError(f"the weights in {weights} do not fit its config: {error}") from error
-    return codebook.eval()
-
-
-def _level(codebook: nn.Module, path_to: str, weights: Path) -> nn.Module:
-    """The codebook itself, or one of a stack's levels."""
-    try:
-        return codebook.get_submodule(path_to)
-    except AttributeError as error:
-        raise ValueError(f"the weights in {weights} do not fit its config: {error}") from error
 
 
 def _replace(files: dict[Path, bytes]) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ._internal.distributed import summed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .codebooks.layout import check_mask, checked_indices
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,25 +94,9 @@ class UtilizationTracker(nn.Module):
             TypeError: If the indices are not integers, or the mask is not bool.
             ValueError: If the mask has another shape.
         """
-        if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
-            raise TypeError(f"indices must be integers, got {indices.dtype}")
-        indices = indices.to(torch.int64)
-        if mask is not None:
-            if mask.dtype != torch.bool:
-                raise TypeError(f"mask must be bool (False for padding), got {mask.dtype}")
-            if mask.shape != indices.shape:
-                raise ValueError(
-                    f"mask must have the indices' shape {tuple(indices.shape)}, "
-                    f"got {tuple(mask.shape)}"
-                )
-            indices = indices[mask]
-        indices = indices.flatten()
-        if len(indices) and (indices.min() < -1 or indices.max() >= self.codebook_size):
-            raise IndexError(
-                f"indices must lie in [-1, {self.codebook_size}), got values from "
-                f"{int(indices.min())} to {int(indices.max())}; was the tracker built for another "
-                "codebook?"
-            )
+        check_mask(mask, indices.shape, "the indices' shape")
+        kept = indices.flatten() if mask is None else indices[mask]
+        indices = checked_indices(kept, self.codebook_size)
         # Shifted by one, so that padding falls into a bin of its own.
         counted = torch.bincount(indices + 1, minlength=self.codebook_size + 1)
         self.counts += counted[1:].to(self.counts.device)
@@ -161,6 +143,8 @@ class UtilizationTracker(nn.Module):
         if not len(self.history):
             raise ValueError("no epoch has ended yet: call end_epoch() before write()")
         usage = self._summary(self.history[-1])
+        from .plotting import usage_curve, usage_heat_map
+
         writer.add_scalar(f"{tag}/utilization", usage.utilization, epoch)
         writer.add_scalar(f"{tag}/dead_codes", len(usage.dead), epoch)
         writer.add_scalar(f"{tag}/perplexity", usage.perplexity, epoch)
@@ -175,63 +159,3 @@ class UtilizationTracker(nn.Module):
         if saved is not None and saved.shape[1:] == self.history.shape[1:]:
             self.history = self.history.new_zeros(saved.shape)
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-def usage_curve(counts: Tensor) -> Figure:
-    """Codes from most to least used, as shares of all tokens on a logarithmic axis.
-
-    Args:
-        counts: (K,) int64.
-
-    Returns:
-        A matplotlib figure.
-    """
-    from matplotlib.figure import Figure
-
-    counts = counts.sort(descending=True).values.cpu()
-    share = counts / counts.sum().clamp_min(1)
-    size = len(share)
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.axhline(1 / size, color="grey", linestyle=":", label="uniform")
-    axes.step(range(size), share.numpy(), where="mid", label="share of tokens")
-    dead = int((counts == 0).sum())
-    if dead:
-        axes.axvspan(size - dead - 0.5, size - 0.5, color="tab:red", alpha=0.2, label="dead")
-    axes.set_yscale("log")
-    axes.set_xlabel("codes, most used first")
-    axes.set_ylabel("share of tokens")
-    axes.set_title(f"{size - dead} of {size} codes used, perplexity {perplexity_of(counts):.0f}")
-    axes.legend()
-    return figure
-
-
-def usage_heat_map(history: Tensor) -> Figure:
-    """Usage of every code (columns) in every epoch (rows) against the uniform share; dead is red.
-
-    Args:
-        history: (E, K) int64 counts.
-
-    Returns:
-        A matplotlib figure.
-    """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    counts = history.double().cpu()
-    total = counts.sum(dim=1, keepdim=True).clamp_min(1)
-    ratio = counts / total * history.shape[1]
-    shown = ratio.log2().masked_fill(counts == 0, float("nan")).numpy()
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.add_subplot()
-    colours = matplotlib.colormaps["viridis"].with_extremes(bad="tab:red")
-    image = axes.imshow(
-        shown, aspect="auto", interpolation="nearest", cmap=colours, vmin=-4, vmax=4
-    )
-    axes.set_xlabel("code")
-    axes.set_ylabel("epoch")
-    axes.set_yticks(range(0, len(history), max(1, len(history) // 10)))
-    axes.set_yticklabels([str(row + 1) for row in axes.get_yticks()])
-    axes.set_title("usage against the uniform share (red: dead)")
-    figure.colorbar(image, ax=axes, label="log2 ratio")
-    return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import torch
 from click.testing import CliRunner, Result
 
 import train
+from training import trainer
+from training.callbacks import Callback, Pictures, standard_callbacks
 from training.config import TrainConfig
-from training.run_log import RunLog
+from training.trainer import Trainer
 
 # 8 steps an epoch.
 SMALL: dict[str, Any] = {
@@ -33,12 +36,29 @@ TIMING = {"images_per_second"}
 
 def without_figures(patch: pytest.MonkeyPatch) -> None:
     """Leave out what takes most of a small run's time; test_run_log.py looks at it."""
-    for name in ("write_usage", "write_images", "write_pictures", "write_codebook"):
-        patch.setattr(RunLog, name, lambda *args: None)
+    patch.setattr(Pictures, "on_epoch", lambda *args: None)
+
+
+class AtStep(Callback):
+    """Does something at the end of a training step, once."""
+
+    def __init__(self, step: int, act: Callable[[], object]) -> None:
+        self.step, self.act = step, act
+
+    def on_step(self, trainer: Trainer) -> None:
+        if trainer.step == self.step:
+            self.step = -1
+            self.act()
+
+
+def at_step(patch: pytest.MonkeyPatch, step: int, act: Callable[[], object]) -> None:
+    """Every run to come does something at a step, also one from the command line."""
+    watch = AtStep(step, act)
+    patch.setattr(trainer, "standard_callbacks", lambda rank: [watch, *standard_callbacks(rank)])
 
 
 def small(out: Path | None, **options: Any) -> TrainConfig:
-    return TrainConfig(**(SMALL | options), out=str(out) if out else None)
+    return TrainConfig.from_options(**(SMALL | options), out=str(out) if out else None)
 
 
 def run_small(out: Path | None, **options: Any) -> Path:
@@ -94,6 +114,14 @@ def differences(first: Any, second: Any, at: str = "") -> list[str]:
         pairs = enumerate(zip(first, second, strict=True))
         return [d for i, (a, b) in pairs for d in differences(a, b, f"{at}/{i}")]
     return [] if type(first) is type(second) and first == second else [at]
+
+
+def assert_equal_ends(whole: Path, resumed: Path) -> None:
+    for name in ("last.pt", "best.pt"):
+        first, second = checkpoint(whole, name), checkpoint(resumed, name)
+        for part in ("model", "optimizer", "trackers", "sums", "step", "best", "model_config"):
+            assert differences(first[part], second[part], f"{name} {part}") == []
+    assert untimed(resumed) == untimed(whole)
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

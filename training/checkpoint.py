@@ -12,10 +12,11 @@ import torch
 
 from models import ImageTokenizer, build_model
 
+from .config.migration import migrate_config, migrate_model_config
 from .errors import CheckpointError, UserError
 
 FORMAT = 2
-# What Trainer.save writes.
+# What training.state.save_run writes.
 KEYS = {
     "format", "config", "model_config", "model", "optimizer", "trackers",
     "step", "sums", "seconds", "best",
@@ -108,6 +109,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             f"{path} is not a checkpoint of train.py: it lacks {', '.join(sorted(KEYS - given))}; "
             "give a run folder, or its best.pt or last.pt"
         )
+    if isinstance(state["config"], dict) and "recipe" in state["config"]:
+        try:
+            state["model_config"] = migrate_model_config(state["model_config"])
+            state["config"] = migrate_config(state["config"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise mismatch(str(path), error) from error
     return state
 
 

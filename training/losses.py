@@ -1,4 +1,4 @@
-"""LPIPS, the perceptual distance, for training and evaluation."""
+"""LPIPS, the perceptual distance, as a loss and as a measure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .config.sections import OptimizerConfig
 from .weights import WeightsError, fetch_weights, fill, read_weights
 
 NETS = ("squeeze", "alex", "vgg")
@@ -21,6 +22,38 @@ _TORCHVISION = {
 # The smallest side on which no pooling of the network runs dry.
 _SMALLEST = {"squeeze": 17, "alex": 31, "vgg": 16}
 OPTION = "--lpips-weights"
+
+
+def data_variance(images: Tensor) -> float:
+    """Mean variance of the channels, the unit of a run's losses.
+
+    A weight then means the same for all data.
+
+    Args:
+        images: uint8 (N, C, H, W).
+
+    Returns:
+        A number of at least 1e-6, since images of one flat colour have no variance.
+    """
+    return max(float(images.float().div(255).var(dim=(0, 2, 3)).mean()), 1e-6)
+
+
+def perceptual_loss(options: OptimizerConfig, images: Tensor) -> PerceptualDistance | None:
+    """LPIPS where a run wants it in its loss, else None.
+
+    Args:
+        options: The weight of LPIPS, its net, and the file of its weights.
+        images: uint8 (N, C, H, W), at least one training image, on the device of training.
+
+    Raises:
+        WeightsError: If its weights cannot be had, or the images are too small for it.
+    """
+    if not options.perceptual_weight:
+        return None
+    weights = Path(options.lpips_weights) if options.lpips_weights else None
+    distance = PerceptualDistance(options.lpips, weights).to(images.device)
+    distance(*[images[:1].float() / 255] * 2)  # too small images are told now
+    return distance
 
 
 class PerceptualDistance(nn.Module):

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from models import IdentityCodebook, ImageTokenizer
+from models import ImageTokenizer
 from models.tokenizer import size_of
-from softvq import (
-    Codebook,
-    CodebookOutput,
-    DDCLCodebook,
-    StackOutput,
-    UtilizationTracker,
-)
-from softvq._internal.distributed import widest_dtype, world_size
+from softvq import CodebookOutput, StackOutput, UtilizationTracker
+from softvq.functional import widest_dtype
 
-from .data.datasets import to_float
-from .distributed import rank, sum_over_processes
+from .data.feed import to_float
+from .distributed import rank, sum_over_processes, world_size
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 ImageSums = Callable[[Tensor, Tensor], dict[str, Tensor]]
 # Images (B, C, H, W) and the tokens of each level to a reconstruction in [0, 1].
 Decoder = Callable[[Tensor, list[Tensor]], Tensor]
 # Images, what the codebooks returned, and the reconstructions by name.
 Observer = Callable[[Tensor, CodebookOutput | StackOutput, Mapping[str, Tensor]], None]
+
+# How several levels are summed up; all else by the sum.
+LOWEST = ("utilization", "perplexity")
+HIGHEST = ("codes_per_token", "temperature", "temperature_ratio")
 
 
 def squared_error_sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
@@ -39,8 +41,8 @@ def squared_error_sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
         images: (B, C, H, W) in [0, 1].
 
     Returns:
-        ``mse`` and ``psnr``, float64 scalars; PSNR in dB for a range of 1, the mean over images
-        is then the mean of the images' own PSNR.
+        ``mse`` and ``psnr``, float64 scalars; PSNR in dB for a range of 1, the mean over images is
+        then the mean of the images' own PSNR.
     """
     mse = (recon - images).to(widest_dtype(images.device)).square().flatten(1).mean(dim=1)  # (B,)
     return {"mse": mse.sum(), "psnr": -10 * mse.clamp_min(1e-12).log10().sum()}
@@ -56,63 +58,58 @@ def evaluate_split(
     decoders: Mapping[str, Decoder] | None = None,
     decoder_sums: ImageSums = squared_error_sums,
     observers: Iterable[Observer] = (),
-    progress: Callable[[Iterable[Tensor]], Iterable[Tensor]] | None = None,
+    progress: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter,
 ) -> dict[str, Any]:
     """Evaluate a model on uint8 images, soft and argmax side by side, shared out among processes.
 
     Args:
         model: Put into eval mode for the time of the call.
         images: uint8 (N, C, H, W).
-        batch_size: Images at a time.
-        image_sums: Sums of per-image figures of a batch; each comes back as ``<name>_soft`` and
-            ``<name>_argmax``, divided by N.
+        batch_size: Number of images in the network at a time.
+        image_sums: Returns sums of per-image figures of a batch; each comes back as
+            ``<name>_soft`` and ``<name>_argmax``, divided by N.
         decoders: Further ways to decode a model that has tokens.
-        decoder_sums: As ``image_sums``, of those; they come back as ``<name>_<decoder>``.
+        decoder_sums: As ``image_sums``, for those; they come back as ``<name>_<decoder>``.
         observers: Called with every batch.
         progress: Wraps the iterable of batches.
 
     Returns:
-        The figures, as floats; argmax and usage ones are None for an identity codebook. The usage
-        is that of the tokens. With several levels, as :func:`finish_code_figures` says.
+        The figures of :func:`finish_code_figures`, with the usage of the tokens, and those of the
+        images, as floats; without tokens argmax and usage figures are None.
     """
-    device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
-    tokenless = is_tokenless(model)
-    trackers = trackers_of(model)
-    sums: dict[str, float] = {}
-    seconds = 0.0
-    parts: Iterable[Tensor] = images[rank() :: world_size()].split(batch_size)
-    for part in progress(parts) if progress else parts:
-        batch = to_float(part.to(device))
-        start = time.perf_counter()
-        recon, code = model(batch)
-        recons = {"soft": recon.clamp(0, 1)}
-        if not tokenless:
-            # Levels after the first code what the tokens, not the soft codes, have left over.
-            tokens = code.indices if len(model.levels) == 1 else model.tokens(batch)
-            recons["argmax"] = model.decode_tokens(tokens, size_of(batch))
-            split = model.split(tokens)
-            for tracker, own in zip(trackers, split, strict=True):
+    trackers, sums, seconds = trackers_of(model), Counter[str](), 0.0
+    with model.evaluating():
+        for part in progress(images[rank() :: world_size()].split(batch_size)):
+            batch = to_float(part.to(next(model.parameters()).device))
+            start = time.perf_counter()
+            code, recons, tokens = _coded(model, batch)
+            for tracker, own in zip(trackers, tokens, strict=False):
                 tracker.update(own)
-        seconds += time.perf_counter() - start
-        figures = _named_sums(image_sums, recons, batch)
-        if decoders and not tokenless:
-            recons |= {name: decode(batch, split) for name, decode in decoders.items()}
-            further = {name: recons[name] for name in decoders}
-            figures |= _named_sums(decoder_sums, further, batch)
-        for observe in observers:
-            observe(batch, code, recons)
-        figures |= {k: v * len(batch) for k, v in code_figures(code).items()}
-        for name, value in figures.items():
-            sums[name] = sums.get(name, 0.0) + float(value)
-    means = {name: value / len(images) for name, value in sum_over_processes(sums).items()}
-    model.train(was_training)
-    return {
-        **finish_code_figures(means, trackers, model),
-        **({"mse_argmax": None, "psnr_argmax": None} if tokenless else {}),
-        "images_per_second": len(images) / seconds,
-    }
+            seconds += time.perf_counter() - start
+            more = {k: decode(batch, tokens) for k, decode in (decoders or {}).items() if tokens}
+            for observe in observers:
+                observe(batch, code, recons | more)
+            terms = {name: value * len(batch) for name, value in code.log_terms().items()}
+            terms |= _named_sums(image_sums, recons, batch) | _named_sums(decoder_sums, more, batch)
+            sums.update({name: float(value) for name, value in terms.items()})
+    means = {name: value / len(images) for name, value in sum_over_processes(dict(sums)).items()}
+    figures = finish_code_figures(means, trackers, model)
+    without = {} if model.has_tokens else {"mse_argmax": None, "psnr_argmax": None}
+    return figures | without | {"images_per_second": len(images) / seconds}
+
+
+def _coded(
+    model: ImageTokenizer, batch: Tensor
+) -> tuple[CodebookOutput | StackOutput, dict[str, Tensor], list[Tensor]]:
+    """What the codebooks return, the reconstructions by name, and the tokens of each level."""
+    recon, code = model(batch)
+    recons = {"soft": recon.clamp(0, 1)}
+    if not model.has_tokens:
+        return code, recons, []
+    # Levels after the first code what the tokens, not the soft codes, have left over.
+    tokens = code.indices if len(model.levels) == 1 else model.tokens(batch)
+    recons["argmax"] = model.decode_tokens(tokens, size_of(batch))
+    return code, recons, model.split(tokens)
 
 
 def _named_sums(sums: ImageSums, recons: Mapping[str, Tensor], images: Tensor) -> dict[str, Tensor]:
@@ -123,42 +120,21 @@ def _named_sums(sums: ImageSums, recons: Mapping[str, Tensor], images: Tensor) -
     }
 
 
-def is_tokenless(model: ImageTokenizer) -> bool:
-    """Whether the model has no bottleneck, so no tokens."""
-    return isinstance(model.levels[0], IdentityCodebook)
-
-
 def trackers_of(model: ImageTokenizer) -> list[UtilizationTracker]:
     """A fresh tracker for each level, on the model's device."""
     device = next(model.parameters()).device
     return [UtilizationTracker(level.codebook_size).to(device) for level in model.levels]
 
 
-def code_figures(code: CodebookOutput | StackOutput) -> dict[str, Tensor]:
-    """What codebooks' outputs say, as means that may be averaged over equal batches.
-
-    Returns:
-        ``"<level>/<name>"``, scalars; :func:`finish_code_figures` takes their means. Each is
-        weighted by the share of tokens that the level saw, ``"<level>/weight"``.
-    """
-    figures = {}
-    for number, out in enumerate(code.levels):
-        weight = (out.indices >= 0).float().mean()
-        figures[f"{number}/weight"] = weight
-        for name, value in {**out.losses, "entropy": out.codes_per_token.log()}.items():
-            figures[f"{number}/{name}"] = value.detach() * weight
-    return figures
-
-
 def finish_code_figures(
     means: dict[str, float], trackers: list[UtilizationTracker], model: ImageTokenizer
 ) -> dict[str, Any]:
-    """Means of :func:`code_figures`, entropies turned into codes, with usage and temperatures.
+    """Means of ``log_terms``, entropies turned into codes, with usage and temperatures.
 
     Args:
-        means: Those of :func:`code_figures`, and others, which are kept.
+        means: Those of :meth:`softvq.CodebookOutput.log_terms`, and others, which are kept.
         trackers: One for each level, which has counted its indices.
-        model: For the temperatures.
+        model: The model, for the temperatures.
 
     Returns:
         The figures. Several levels have a list of dicts, ``levels``, coarse first, and are summed
@@ -176,27 +152,41 @@ def finish_code_figures(
         }
         weight = own.pop("weight")
         own = {name: value / weight if weight else 0.0 for name, value in own.items()}
-        own |= usage_figures(math.exp(own.pop("entropy")), tracker, is_tokenless(model))
-        levels.append(own | temperature_figures(level))
+        usage = tracker.compute()
+        used: dict[str, Any] = {
+            "utilization": usage.utilization,
+            "dead_codes": len(usage.dead),
+            "perplexity": usage.perplexity,
+            "codes_per_token": math.exp(own.pop("entropy")),
+        }
+        used = used if level.has_tokens else dict.fromkeys(used)
+        levels.append(own | used | level.temperature_info())
     if len(levels) == 1:
         return figures | levels[0]
     return figures | summed_up(levels) | {"levels": levels}
 
 
-def usage_figures(codes: float, tracker: UtilizationTracker, tokenless: bool) -> dict[str, Any]:
-    """Usage since the tracker's last reset; None for an identity codebook."""
-    usage = tracker.compute()
-    figures = {
-        "utilization": usage.utilization,
-        "dead_codes": len(usage.dead),
-        "perplexity": usage.perplexity,
-        "codes_per_token": codes,
-    }
-    return dict.fromkeys(figures) if tokenless else figures
+def epoch_lines(trainer: Trainer, epoch: int) -> list[dict[str, Any]]:
+    """Figures of the epoch that ends, of the three splits; the next epoch's begin.
 
-
-LOWEST = ("utilization", "perplexity")
-HIGHEST = ("codes_per_token", "temperature", "temperature_ratio")
+    Args:
+        trainer: The run.
+        epoch: Number of the epoch, from 1.
+    """
+    steps = trainer.sums.pop("steps")
+    means = {name: value / steps for name, value in trainer.sums.items()}
+    figures = finish_code_figures(means, trainer.trackers, trainer.model)
+    lines = {"train": figures | {"images_per_second": steps * trainer.batch_size / trainer.seconds}}
+    trainer.sums, trainer.seconds = {}, 0.0
+    for tracker in trainer.trackers:
+        tracker.end_epoch()
+    # The running statistics that training leaves are an average over a moving encoder and a few
+    # batches, which can cost an evaluation a quarter of its error.
+    trainer.model.calibrate(trainer.feed.sample(count=16, step=trainer.step))
+    for split in ("val", "test"):
+        lines[split] = evaluate_split(trainer.model, getattr(trainer.splits, split))
+    head = {"epoch": epoch, "step": trainer.step}
+    return [{**head, "split": split, **own} for split, own in lines.items()]
 
 
 def summed_up(levels: list[dict[str, Any]]) -> dict[str, Any]:
@@ -213,13 +203,3 @@ def summed_up(levels: list[dict[str, Any]]) -> dict[str, Any]:
         return (min if name in LOWEST else max if name in HIGHEST else sum)(values)
 
     return {name: one(name, [level[name] for level in levels]) for name in levels[0]}
-
-
-def temperature_figures(level: Codebook) -> dict[str, float | None]:
-    """Temperature and T / T_c; None for a codebook that has none."""
-    if not isinstance(level, DDCLCodebook):
-        return {"temperature": None, "temperature_ratio": None}
-    return {
-        "temperature": level.temperature.item(),
-        "temperature_ratio": level.temperature_ratio.item(),
-    }

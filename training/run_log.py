@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
-from torchvision.utils import make_grid
-
-from models import ImageTokenizer
-from models.tokenizer import size_of
-from softvq import UtilizationTracker
 
 from .checkpoint import write_text
-from .data.datasets import to_float
 from .errors import UserError
-from .figures import gini, lorenz_figure, sample_codebook, sample_pictures, suffixes
-from .metrics import is_tokenless
 
 SPLITS = ("train", "val", "test")
 
@@ -29,21 +18,12 @@ SPLITS = ("train", "val", "test")
 GROUPS = {
     "reconstruction": ("loss", "mse_soft", "mse_argmax", "psnr_soft", "psnr_argmax", "lpips"),
     "codebook": (
-        "loss_q",
-        "loss_ols",
-        "variance",
-        "variance_share",
-        "usage_kl",
-        "codebook_loss",
-        "commitment_loss",
-        "utilization",
-        "dead_codes",
-        "perplexity",
-        "codes_per_token",
+        "loss_q", "loss_ols", "variance", "variance_share", "usage_kl", "codebook_loss",
+        "commitment_loss", "utilization", "dead_codes", "perplexity", "codes_per_token",
     ),
     "temperature": ("temperature", "temperature_ratio"),
     "speed": ("images_per_second",),
-}
+}  # fmt: skip
 
 # (heading, split, key, format)
 COLUMNS = (
@@ -102,44 +82,6 @@ class RunLog:
                     writer = self.writers[line["split"]]
                     writer.add_scalar(f"{prefix}{suffix}/{key}", figures[key], line["step"])
 
-    def write_usage(self, trackers: list[UtilizationTracker], step: int) -> None:
-        """Each level's usage curve, Lorenz curve, heat map and dead codes."""
-        writer = self.writers["train"]
-        for tracker, suffix in zip(trackers, suffixes(len(trackers)), strict=True):
-            tracker.write(writer, step, tag=f"usage{suffix}")
-            counts = tracker.history[-1]
-            writer.add_scalar(f"usage{suffix}/gini", gini(counts), step)
-            writer.add_figure(f"usage{suffix}/lorenz", lorenz_figure(counts), step)
-
-    def write_images(self, model: ImageTokenizer, images: Tensor, step: int) -> None:
-        """A grid of inputs, soft and argmax reconstructions, one image a column."""
-        grid = reconstruction_grid(model, images)
-        self.writers["test"].add_image("reconstruction/input_soft_argmax", grid, step)
-
-    def write_pictures(
-        self,
-        model: ImageTokenizer,
-        images: Tensor,
-        labels: Tensor | None,
-        class_names: Sequence[str] | None,
-        step: int,
-    ) -> None:
-        """What :func:`training.figures.sample_pictures` draws of validation images."""
-        sample = sample_codebook(model, images, labels)
-        for name, figure in sample_pictures(model, sample, class_names=class_names).items():
-            self.writers["val"].add_figure(f"pictures/{name}", figure, step)
-
-    def write_codebook(self, model: ImageTokenizer, counts: list[Tensor], step: int) -> None:
-        """The prototypes in TensorBoard's projector, labelled with their use."""
-        for level, own, suffix in zip(model.levels, counts, suffixes(len(counts)), strict=True):
-            self.writers["train"].add_embedding(
-                level.codebook.detach().float().cpu(),
-                metadata=[[str(code), str(int(count))] for code, count in enumerate(own)],
-                metadata_header=["code", "tokens"],
-                global_step=step,
-                tag=f"codebook{suffix}",
-            )
-
     def close(self) -> None:
         """Flush and close the event files."""
         for writer in self.writers.values():
@@ -187,29 +129,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         if isinstance(line, dict) and all(type(line.get(k)) is kind for k, kind in HEAD.items()):
             lines.append(line)
     return lines
-
-
-@torch.no_grad()
-def reconstruction_grid(model: ImageTokenizer, images: Tensor) -> Tensor:
-    """Inputs above soft above argmax reconstructions; of several levels, of each prefix.
-
-    Args:
-        model: In any mode; evaluated in eval mode.
-        images: uint8 (B, C, H, W), B columns.
-
-    Returns:
-        (C, rows, columns) in [0, 1]. The last row is of all tokens, those above it of the first
-        levels' alone, coarsest first; there is none for an identity codebook.
-    """
-    was_training = model.training
-    model.eval()
-    batch = to_float(images.to(next(model.parameters()).device))
-    rows = [batch, model.reconstruct(batch, "soft")]
-    if not is_tokenless(model):
-        tokens = model.split(model.tokens(batch))
-        rows += [model.decode_tokens(tokens[: n + 1], size_of(batch)) for n in range(len(tokens))]
-    model.train(was_training)
-    return make_grid(torch.cat(rows), nrow=len(batch), padding=1).cpu()
 
 
 def table_header() -> str:

@@ -12,9 +12,9 @@ from training.errors import UserError
 
 @click.command("compare")
 @click.option(
-    "--quantizers", default="ddcl,vq-ema,vq", show_default=True,
+    "--quantizers", default="ddcl-em,vq-ema,vq", show_default=True,
     help="Names of train.py --quantizer, with commas between; with options of their own after "
-    "colons, as ddcl:balance=0:commitment=0.25, and ddcl:paper for that recipe.",
+    "colons, as ddcl-em:balance=0:commitment=0.25.",
 )  # fmt: skip
 @click.option("--codebook-size", type=click.IntRange(1), default=512, show_default=True)
 @click.option("--codebook-dim", type=click.IntRange(1), default=64, show_default=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,7 +12,7 @@ from eval.cli.options import DATA_DIR, DEVICE, JSON, RUN
 from training.errors import UserError
 
 
-@click.command("doctor")
+@click.command()
 @RUN
 @JSON
 @DATA_DIR
@@ -21,14 +22,7 @@ from training.errors import UserError
     help="Sample of the data: half of it training, half validation images.",
 )  # fmt: skip
 @click.pass_context
-def command(
-    context: click.Context,
-    run: Path,
-    json_file: Path | None,
-    data_dir: str | None,
-    device: str,
-    images: int,
-) -> None:
+def doctor(context: click.Context, /, run: Path, json_file: Path | None, **options: Any) -> None:
     """Say what is wrong with the codebook of RUN, a run folder or a checkpoint, and what to change.
 
     Exit status 1 when something is severe, 0 otherwise, 2 for a wrong call.
@@ -37,7 +31,7 @@ def command(
     from training.checkpoint import write_text
 
     try:
-        findings = diagnose(run, data_dir=data_dir, device=device, images=images)
+        findings = diagnose(run, **options)
         click.echo(format_findings(findings))
         if json_file is not None:
             write_text(json_file, json.dumps(to_json(findings), indent=2) + "\n")

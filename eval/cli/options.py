@@ -6,7 +6,11 @@ from pathlib import Path
 
 import click
 
-RUN = click.argument("run", type=click.Path(path_type=Path))
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+RUN = click.argument("run", type=PATH)
 DEVICE = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps."
 )
@@ -16,9 +20,5 @@ DATA_DIR = click.option(
 LIMIT_TEST = click.option(
     "--limit-test", type=click.IntRange(1), help="Use only the first N test images."
 )
-JSON = click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the figures to a file.",
-)
+JSON = click.option("--json", "json_file", type=FILE, help="Write the figures to a file.")
+OUT = click.option("-o", "--out", type=FILE, required=True, help="The file to write.")

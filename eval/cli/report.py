@@ -8,12 +8,10 @@ from typing import Any
 
 import click
 
-from eval.cli.options import DATA_DIR, DEVICE, JSON, LIMIT_TEST, RUN
-
-FILE = click.Path(path_type=Path, dir_okay=False)
+from eval.cli.options import DATA_DIR, DEVICE, FILE, JSON, LIMIT_TEST, RUN
 
 
-@click.command("report")
+@click.command()
 @RUN
 @JSON
 @click.option("--html", "html_file", type=FILE, help="Write one page with pictures and advice.")
@@ -37,7 +35,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--resnet56-weights", type=FILE, help="A CIFAR-10 ResNet-56: measure rfd_resnet56 with it."
 )
-def command(
+def report(
     run: Path,
     json_file: Path | None,
     html_file: Path | None,
@@ -58,31 +56,20 @@ def command(
 
     check_target(json_file, "--json")
     check_target(html_file, "--html")
+    where: dict[str, Any] = {"data_dir": data_dir, "device": device}
     errors = ImageErrors()
     figures = evaluate_run(
-        run,
-        data_dir=data_dir,
-        limit_test=limit_test,
-        device=device,
-        batch_size=batch_size,
-        refit_steps=refit_steps,
-        judges=Judges(**judges),
-        observers=[errors],
-    )
+        run, **where, limit_test=limit_test, batch_size=batch_size, refit_steps=refit_steps,
+        judges=Judges(**judges), observers=[errors],
+    )  # fmt: skip
     click.echo(format_report(figures))
     if json_file is not None:
-        text = json.dumps(figures, indent=2) + "\n"
-        write_text(json_file, text)
+        write_text(json_file, json.dumps(figures, indent=2) + "\n")
         click.echo(f"written to {json_file}")
     if html_file is not None:
+        findings = diagnose(run, **where)
+        own = errors.values()
         write_run_page(
-            html_file,
-            run,
-            figures,
-            diagnose(run, data_dir=data_dir, device=device),
-            data_dir=data_dir,
-            limit_test=limit_test,
-            device=device,
-            errors=errors.values(),
+            html_file, run, figures, findings, **where, limit_test=limit_test, errors=own
         )
         click.echo(f"written to {html_file}")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from eval.codec.format import (
     from_bytes,
     to_bytes,
 )
+from eval.codec.names import named, picture_names
 from eval.codec.tiles import (
     Size,
     boxes,
@@ -38,8 +38,8 @@ from eval.codec.tiles import (
 from eval.run import Model
 from models import ImageTokenizer
 from training.checkpoint import write_atomic
-from training.data.datasets import to_float
-from training.data.image_folder import find_images, open_image
+from training.data.feed import to_float
+from training.data.image_folder import open_image
 from training.errors import UserError
 
 
@@ -252,54 +252,3 @@ def check_levels(levels: int | None, there: int) -> int:
     if levels is not None and not 1 <= levels <= there:
         raise UserError(f"--levels must lie between 1 and {there}, got {levels}")
     return levels or there
-
-
-def named(paths: Sequence[Path]) -> list[tuple[str, Path]]:
-    """Image files under the names they get: relative to their folder, or their own.
-
-    Raises:
-        UserError: If there is none, or a path does not exist.
-    """
-    found: list[tuple[str, Path]] = []
-    for path in paths:
-        if path.is_dir():
-            found += [(file.relative_to(path).as_posix(), file) for file in find_images(path)]
-        elif path.is_file():
-            found.append((path.name, path))
-        else:
-            raise UserError(f"no {path}: give image files, or folders of them")
-    # A picture that was given twice, as itself and in its folder, is coded once.
-    once: dict[Path, tuple[str, Path]] = {}
-    for name, path in found:
-        once.setdefault(path.resolve(), (name, path))
-    return list(once.values())
-
-
-def picture_names(names: Sequence[str]) -> list[PurePosixPath]:
-    """Names of the decoded pictures: PNG, inside the folder, no two alike on any file system.
-
-    Raises:
-        TokenFileError: If a name would lead out of the folder.
-
-    Example:
-        >>> [str(name) for name in picture_names(["a.jpg", "b/a.png", "A.png", "12:30.png"])]
-        ['a.png', 'b/a.png', 'A-2.png', '12_30.png']
-    """
-    paths = []
-    for name in names:
-        # No separators to other systems' eyes, nor what names may not hold there.
-        path = PurePosixPath(re.sub(r'[\\:*?"<>|\x00-\x1f]', "_", name))
-        if path.is_absolute() or ".." in path.parts or not path.name:
-            raise TokenFileError(f"the name {name!r} in it may lead out of the folder")
-        paths.append(path.with_suffix(".png"))
-    taken = {str(parent).casefold() for path in paths for parent in path.parents}
-    numbers: dict[str, int] = {}
-    pictures = []
-    for path in paths:
-        picture, plain = path, str(path).casefold()
-        while str(picture).casefold() in taken:
-            numbers[plain] = numbers.get(plain, 1) + 1
-            picture = path.with_stem(f"{path.stem}-{numbers[plain]}")
-        taken.add(str(picture).casefold())
-        pictures.append(picture)
-    return pictures

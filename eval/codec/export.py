@@ -13,7 +13,7 @@ from torch import Tensor
 from eval.run import Model, splits_of
 from training.checkpoint import write_atomic
 from training.config import TrainConfig
-from training.data.datasets import to_float
+from training.data.feed import to_float
 from training.errors import UserError
 
 SPLITS = ("train", "val", "test")

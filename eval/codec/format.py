@@ -1,11 +1,13 @@
 """Tokens on disk: entropy-coded indices of images, with all that it takes to read them.
 
-    magic, version | length of header | header | checksum
-    header: JSON, deflated: model, codebook sizes, images, lengths of what follows
+    magic, version | length of header | header | body | checksum
+    header: JSON, deflated: model, codebook sizes, names, images, lengths of what follows
     body:   a frequency table of K bytes for each level, all deflated; then a stream for each level
 
 The streams are asymmetric numeral systems (``constriction``) under the table's frequencies, all
 images of a level one after the other. The checksum, SHA-256 cut to 8 bytes, is of all before it.
+Names are written column by column, so that those of numbered files deflate to less than a byte
+each. Version 1, which is still read, wrote of each name what the name before it did not have.
 """
 
 from __future__ import annotations
@@ -25,12 +27,17 @@ from numpy.typing import NDArray
 from training.errors import UserError
 
 MAGIC = b"softvq"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
 CHECKSUM_BYTES = 8
+# Fills up the shorter names of a file; no name has it, for it is half of a character.
+PAD = "\ud800"
 # Frequencies are powers of 2 ** (1 / STEPS): a byte reaches from 1 to 2 ** -31, within 4.5 %.
 STEPS = 8
 # The coder's frequencies have 24 bits.
 LEAST = 2.0**-20
+
+UNPACKING = (struct.error, zlib.error)
 
 Tokens = NDArray[np.int64]
 
@@ -112,10 +119,11 @@ def to_bytes(file: TokenFile) -> bytes:
     """The bytes of a file."""
     streams = [_coded(part, table) for part, table in zip(file.tokens, file.tables, strict=True)]
     tables = zlib.compress(b"".join(table.tobytes() for table in file.tables), 9)
+    names = [image.name for image in file.images]
     header = {
         "model": file.model,
         "sizes": file.codebook_sizes,
-        "names": _front_coded([image.name for image in file.images]),
+        "names": list(map("".join, itertools.zip_longest(*names, fillvalue=PAD))),
         "images": _grouped(file.images),
         "lengths": [len(tables), *map(len, streams)],
         "crcs": [_crc(part) for part in file.tokens],
@@ -138,25 +146,18 @@ def from_bytes(data: bytes, model: str | None = None) -> TokenFile:
     """
     if not data.startswith(MAGIC):
         raise TokenFileError("not a file of tokens: give what `python -m eval compress` wrote")
-    if data[len(MAGIC) : len(MAGIC) + 1] not in (b"", bytes([VERSION])):
+    version = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 1], "big")
+    if version not in READABLE and len(data) > len(MAGIC):
         raise TokenFileError(
-            f"its format has version {data[len(MAGIC)]}, this softvq reads {VERSION}: use the "
-            "version that wrote it"
+            f"its format has version {version}, this softvq reads {READABLE[0]} to {VERSION}: use "
+            "the version that wrote it"
         )
     body, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
     if _checksum(body) != checksum:
         raise TokenFileError("it is truncated or damaged (its checksum is wrong): copy it again")
     try:
         return _parsed(body, model)
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        LookupError,
-        OverflowError,
-        struct.error,
-        zlib.error,
-    ) as error:
+    except (ValueError, TypeError, LookupError, OverflowError, *UNPACKING) as error:
         raise TokenFileError(f"its header is not one of softvq's ({error})") from error
 
 
@@ -189,7 +190,8 @@ def _parsed(body: bytes, model: str | None) -> TokenFile:
     tables = tuple(np.split(joined, np.cumsum(sizes)[:-1]))
     if [len(table) for table in tables] != list(sizes) or len(parts) != len(sizes) + 1:
         raise ValueError("its tables are not of the sizes of its codebooks")
-    names = _from_front_coded(header["names"])
+    read_names = _from_columns if body[len(MAGIC)] == VERSION else _from_front_coded
+    names = read_names(header["names"])
     images = _from_groups(header["images"], names)
     totals = [sum(image.lengths[n] for image in images) for n in range(len(sizes))]
     tokens = tuple(map(_decoded, parts[1:], tables, totals))
@@ -241,32 +243,16 @@ def _from_groups(groups: list[list[Any]], names: list[str]) -> tuple[ImageEntry,
     return tuple(images)
 
 
-def _front_coded(names: Sequence[str]) -> list[list[Any]]:
-    """Each name as [characters at its start, at its end, that are the last name's; the rest].
-
-    Numbered files then deflate to less than a byte a name.
-    """
-    coded: list[list[Any]] = []
-    last = ""
-    for name in names:
-        front = _common(last, name)
-        back = _common(last[front:][::-1], name[front:][::-1])
-        coded.append([front, back, name[front : len(name) - back]])
-        last = name
-    return coded
-
-
 def _crc(tokens: Tokens) -> int:
     return zlib.crc32(tokens.astype("<i8").tobytes())
 
 
-def _common(first: str, second: str) -> int:
-    """Characters that two strings begin with alike."""
-    pairs = zip(first, second, strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+def _from_columns(columns: list[str]) -> list[str]:
+    return ["".join(characters).rstrip(PAD) for characters in zip(*columns, strict=True)]
 
 
 def _from_front_coded(coded: list[list[Any]]) -> list[str]:
+    """Names as [characters at the start, at the end, that the name before had; the rest]."""
     names: list[str] = []
     last = ""
     for front, back, middle in coded:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ from eval.codec.compress import decode, encode
 from eval.codec.format import from_bytes, to_bytes
 from eval.codec.tiles import to_picture, to_pixels
 from eval.report.metrics import image_sums
+from eval.report.tables import Table, cell
 from eval.run import Model, model_of, open_run
-from training.checkpoint import write_atomic, write_text
-from training.data.datasets import to_float
+from training.checkpoint import write_atomic
+from training.data.feed import to_float
 from training.errors import UserError
 
 QUALITIES = (1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95)
@@ -184,21 +184,19 @@ def plot(result: dict[str, Any], path: Path) -> None:
     write_atomic(path, lambda file: figure.savefig(file, format="png", dpi=120))
 
 
-def write_json(result: dict[str, Any], path: Path) -> None:
-    """The figures."""
-    write_text(path, json.dumps(result, indent=1) + "\n")
-
-
 def format_rate(result: dict[str, Any]) -> str:
     """The token curves as a table."""
-    lines = [f"{'run':30} {'levels':>6} {'bits/pixel':>10} {'entropy':>8} {'PSNR':>6} {'SSIM':>7}"]
-    for curve in result["curves"]:
-        if curve["kind"] != "tokens":
-            continue
-        for p in curve["points"]:
-            ssim = f"{p['ssim']:7.4f}" if "ssim" in p else f"{'-':>7}"
-            lines.append(
-                f"{curve['name'][-30:]:30} {p['levels']:6d} {p['bits_per_pixel']:10.4f} "
-                f"{p['bound_bits_per_pixel']:8.4f} {p['psnr']:6.2f} {ssim}"
-            )
-    return "\n".join(lines)
+    rows = [
+        [
+            curve["name"],
+            p["levels"],
+            f"{p['bits_per_pixel']:.4f}",
+            f"{p['bound_bits_per_pixel']:.4f}",
+            f"{p['psnr']:.2f}",
+            cell(p.get("ssim"), ".4f"),
+        ]
+        for curve in result["curves"]
+        if curve["kind"] == "tokens"
+        for p in curve["points"]
+    ]
+    return Table(["run", "levels", "bits/pixel", "entropy", "PSNR", "SSIM"], rows).text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,9 +12,9 @@ class Summary(NamedTuple):
     """A figure over repeated runs.
 
     Attributes:
-        mean: Of the values.
-        sd: Sample standard deviation, with n - 1; None of fewer than two values.
-        interval: Half of the 95 % interval of the mean, by Student's t; None of fewer than two.
+        mean: The mean of the values.
+        sd: The sample standard deviation, with n - 1; None for fewer than two values.
+        interval: Half of the 95 % interval of the mean, by Student's t; None likewise.
     """
 
     mean: float
@@ -25,7 +26,7 @@ def summary(values: Sequence[float]) -> Summary:
     """Mean, standard deviation and 95 % interval of a figure over seeds.
 
     Args:
-        values: One for each run, at least one.
+        values: One value for each run, at least one.
 
     Raises:
         ValueError: If there is no value.
@@ -43,16 +44,5 @@ def summary(values: Sequence[float]) -> Summary:
     mean = sum(values) / count
     if count < 2:
         return Summary(mean, None, None)
-    variance = sum((value - mean) ** 2 for value in values) / (count - 1)
-    interval = float(t.ppf(0.975, count - 1)) * math.sqrt(variance / count)
-    return Summary(mean, math.sqrt(variance), interval)
-
-
-def half_interval(values: Sequence[float]) -> float | None:
-    """Half of the 95 % interval of a mean, by Student's t; None of fewer than two values.
-
-    Example:
-        >>> round(half_interval([1.0, 2.0, 3.0]), 3)
-        2.484
-    """
-    return summary(values).interval if values else None
+    sd = statistics.stdev(values)
+    return Summary(mean, sd, float(t.interval(0.95, count - 1)[1]) * sd / math.sqrt(count))

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 import json
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from train import train
 from training.checkpoint import new_model
 from training.config import TrainConfig
-from training.errors import UserError
-from training.options import check_given
+from training.config.checks import check_given
+from training.config.cli import resumed_config
+from training.config.migration import migrate_config
+from training.errors import ForeignOptionError, UserError
 from training.run_log import read_metrics
+from training.start import read_status
 
-ROOT = Path(__file__).resolve().parents[2]
 # What a comparison itself sets.
-RESERVED = {"quantizer", "recipe", "lr", "seed", "epochs", "steps", "out"}
-# The error of a run that lost its numbers: see Trainer.
-DIVERGED = r"Error: .*(the loss became|overflowed).* at step \d+"
-# What train.py says at the end, whatever happened.
-HINTS = r"(evaluate|watch) it: "
+RESERVED = {"quantizer", "lr", "seed", "epochs", "steps", "out"}
 # What may differ between what was asked for and what a folder holds.
 FREE = {"out", "data_dir", "device"}
 
@@ -37,10 +41,9 @@ class Plan:
     """A comparison.
 
     Attributes:
-        quantizers: Names, as ``train.py --quantizer`` has them, with options of their own:
-            ``ddcl:paper`` is ``ddcl`` with ``--recipe paper``, ``ddcl:balance=0:init=random`` with
-            these.
-        options: Of every run: fields of :class:`TrainConfig`.
+        quantizers: Names as ``train.py --quantizer`` has them, with options of their own after
+            colons: ``ddcl-em:balance=0:init=random``.
+        options: The options of every run, by their names in :meth:`TrainConfig.from_options`.
         lrs: Learning rates to sweep on the first seed; the validation split chooses.
         seeds: Number of seeds, from 0.
         out: The folder.
@@ -55,15 +58,9 @@ class Plan:
     def config(self, quantizer: str, lr: float, seed: int) -> TrainConfig:
         """The options of one run."""
         name, *parts = quantizer.split(":")
-        own = {
-            "quantizer": name,
-            "lr": lr,
-            "seed": seed,
-            "out": str(self.folder(quantizer, lr, seed)),
-        }
-        for part in parts:
-            own |= parse_settings([part]) if "=" in part else {"recipe": part}
-        return TrainConfig(**(self.options | own))
+        out = str(self.folder(quantizer, lr, seed))
+        own = {"quantizer": name, "lr": lr, "seed": seed, "out": out} | parse_settings(parts)
+        return TrainConfig.from_options(**(self.options | own))
 
     def folder(self, quantizer: str, lr: float, seed: int) -> Path:
         """Its run folder."""
@@ -83,13 +80,13 @@ class Plan:
                 f"each quantizer and each learning rate once, got {','.join(self.quantizers)} and "
                 f"{','.join(f'{lr:g}' for lr in self.lrs)}"
             )
-        defaults = {spec.name: spec.default for spec in fields(TrainConfig)}
         for quantizer, lr in itertools.product(self.quantizers, self.lrs):
-            config = self.config(quantizer, lr, 0)
-            given = {n: v for n, v in asdict(config).items() if v != defaults[n]}
             try:
-                check_given(config, given)
-            except UserError as error:
+                config = self.config(quantizer, lr, 0)
+                values = config.options()
+                changed = [n for n, s in config.fields().items() if values[n] != s.default]
+                check_given(config, changed)
+            except ForeignOptionError as error:
                 raise UserError(
                     f"{error}; or give it to one quantizer alone, as in vq-ema:decay=0.9"
                 ) from error
@@ -122,33 +119,50 @@ def train_all(runs: Sequence[tuple[str, float, int]], plan: Plan, jobs: int) -> 
 
 
 def _last_line(folder: Path) -> str:
-    """What a run said last, without the hints of a run that did not fail."""
+    """What a run said last."""
     lines = (folder / "train.log").read_text(errors="replace").splitlines()
-    told = [line.strip() for line in lines if line.strip() and not re.match(HINTS, line)]
+    told = [line.strip() for line in lines if line.strip()]
     return told[-1] if told else "nothing in train.log"
 
 
 def _train_one(plan: Plan, run: tuple[str, float, int], threads: int) -> Path | None:
-    """Train or go on; the folder if that failed."""
+    """Train or go on in a process of its own; the folder if that failed."""
     folder = plan.folder(*run)
-    folder.mkdir(parents=True, exist_ok=True)
-    if (folder / "last.pt").exists():
-        words = ["--resume", "--out", str(folder)]
-    else:
-        words = as_words(plan.config(*run))
     print(f"training {folder.name}", file=sys.stderr)
-    environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
-    with (folder / "train.log").open("a") as log:
-        done = subprocess.run(
-            [sys.executable, str(ROOT / "train.py"), *words],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
-    if done.returncode and diverged(folder):
+    with (
+        contextlib.suppress(BrokenProcessPool),  # killed: the folder tells
+        ProcessPoolExecutor(1, get_context("spawn"), _share_cores, (threads,)) as process,
+    ):
+        process.submit(train_logged, plan.config(*run)).result()
+    if diverged(folder):
         print(f"{folder.name} diverged", file=sys.stderr)
         return None
-    return None if done.returncode == 0 and finished(plan, *run) else folder
+    return None if finished(plan, *run) else folder
+
+
+def _share_cores(threads: int) -> None:
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads)
+
+
+def train_logged(config: TrainConfig) -> None:
+    """Train or go on, with what it prints and its error, if any, in the folder's train.log."""
+    folder = Path(str(config.run.out))
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        (folder / "train.log").open("a") as log,
+        contextlib.redirect_stdout(log),
+        contextlib.redirect_stderr(log),
+    ):
+        try:
+            resume = (folder / "last.pt").exists()
+            train(resumed_config({"out": str(folder)}) if resume else config, resume=resume)
+        except (UserError, OSError) as error:
+            print(f"Error: {error}")
+        except (KeyboardInterrupt, SystemExit):
+            pass  # the run is saved and has said so
+        except Exception:
+            traceback.print_exc()
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
@@ -161,16 +175,14 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         >>> parse_settings(["hidden-channels=48", "augment=false"])
         {'hidden_channels': 48, 'augment': False}
     """
-    kinds = {spec.name: str(spec.type).removesuffix(" | None") for spec in fields(TrainConfig)}
-    readers: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "bool": _truth}
+    kinds = TrainConfig.kinds()
     given: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         name = name.replace("-", "_")
         if name in RESERVED:
             raise UserError(
-                f"{name} is what the command itself sets, got {setting!r}: see its --help (in "
-                "compare a recipe is given as ddcl:paper)"
+                f"{name} is what the command itself sets, got {setting!r}: see its --help"
             )
         if name not in kinds:
             near = difflib.get_close_matches(name, kinds, n=1)
@@ -179,9 +191,10 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise UserError(f"options are given as NAME=VALUE, got {setting!r}")
         try:
-            given[name] = readers.get(kinds[name], str)(text)
+            given[name] = _truth(text) if kinds[name] is bool else kinds[name](text)
         except ValueError as error:
-            kind = "true or false" if kinds[name] == "bool" else f"a value of type {kinds[name]}"
+            own = kinds[name].__name__
+            kind = "true or false" if own == "bool" else f"a value of type {own}"
             raise UserError(f"{name} needs {kind}, got {text!r}") from error
     return given
 
@@ -190,21 +203,6 @@ def _truth(text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError(text)
     return text == "true"
-
-
-def as_words(config: TrainConfig) -> list[str]:
-    """A config as options of ``train.py``; those at their default are left out."""
-    words = []
-    for spec in fields(config):
-        value = getattr(config, spec.name)
-        flag = f"--{spec.name.replace('_', '-')}"
-        if value == spec.default:
-            continue
-        if isinstance(value, bool):
-            words.append(flag if value else f"--no-{flag[2:]}")
-        else:
-            words += [flag, str(value)]
-    return words
 
 
 def finished(plan: Plan, quantizer: str, lr: float, seed: int) -> bool:
@@ -216,16 +214,18 @@ def finished(plan: Plan, quantizer: str, lr: float, seed: int) -> bool:
     folder = plan.folder(quantizer, lr, seed)
     if not (folder / "config.json").exists():
         return False
-    saved = saved_config(folder)
-    asked = asdict(plan.config(quantizer, lr, seed))
+    saved = migrate_config(saved_config(folder))
+    for name in TrainConfig.fields():
+        if name not in saved:
+            raise UserError(f"{folder} was trained by a version without {name}: give another --out")
+    has = TrainConfig.from_dict(saved).options(defaults=True)
+    asked = plan.config(quantizer, lr, seed).options(defaults=True)
     for name, value in asked.items():
         if name in FREE or (name == "dataset" and value == "auto"):
             continue
-        if name not in saved:
-            raise UserError(f"{folder} was trained by a version without {name}: give another --out")
-        if saved[name] != value:
+        if has.get(name) != value:
             raise UserError(
-                f"{folder} was trained with {name} {saved[name]}, this comparison asks for "
+                f"{folder} was trained with {name} {has.get(name)}, this comparison asks for "
                 f"{value}: give another --out"
             )
     return len(lines_of(folder, "test")) >= asked["epochs"]
@@ -253,6 +253,4 @@ def saved_config(folder: Path) -> dict[str, Any]:
 
 def diverged(folder: Path) -> bool:
     """Whether a run ended by losing its numbers, as it would again."""
-    log = folder / "train.log"
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return any(re.match(DIVERGED, line) for line in lines[-5:])
+    return bool(read_status(folder)["status"] == "diverged")

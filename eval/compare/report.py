@@ -10,10 +10,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from eval.compare.intervals import half_interval
+from tabulate import tabulate
+
+from eval.compare.intervals import summary
 from eval.compare.plan import FREE, Plan, diverged, finished, lines_of, saved_config, train_all
 from training.checkpoint import write_atomic, write_text
-from training.config import TrainConfig
+from training.config.sections import DataConfig, OptimizerConfig
 from training.errors import UserError
 from training.run_log import finite
 
@@ -27,6 +29,9 @@ FIGURES = (
     ("T/T_c", "temperature_ratio", ".4f"),
     ("ms a step", "milliseconds", ".0f"),
 )
+
+TRAIN_CURVES = ("utilization", "perplexity", "temperature_ratio")
+TEST_FIGURES = ("mse_argmax", "mse_soft", "psnr_argmax", "perplexity", "temperature_ratio")
 
 
 def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
@@ -61,7 +66,7 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
         "options": {name: v for name, v in plan.options.items() if name not in FREE},
         "lrs": list(plan.lrs),
         "versions": versions(),
-        "quantizers": {q: summary(plan, q, errors) for q, errors in sweeps.items()},
+        "quantizers": {q: own_result(plan, q, errors) for q, errors in sweeps.items()},
     }
     write_results(result, plan.out)
     return result
@@ -91,7 +96,7 @@ def data_of(plan: Plan, sweeps: dict[str, dict[float, float]]) -> str:
             f"the runs in {plan.out} are of different images, {' and '.join(sorted(names))}: give "
             "--set dataset=NAME and another --out"
         )
-    return str(next(iter(names), plan.options.get("dataset", TrainConfig.dataset)))
+    return str(next(iter(names), plan.options.get("dataset", DataConfig.dataset)))
 
 
 def validation_error(folder: Path) -> float:
@@ -118,19 +123,18 @@ def best_lr(errors: dict[float, float]) -> float:
     return min(errors, key=lambda lr: errors[lr])
 
 
-def summary(plan: Plan, quantizer: str, errors: dict[float, float]) -> dict[str, Any]:
+def own_result(plan: Plan, quantizer: str, errors: dict[float, float]) -> dict[str, Any]:
     """The finished runs of a quantizer at the best rate of its sweep."""
     lr = best_lr(errors)
     seeds = [seed for seed in range(plan.seeds) if finished(plan, quantizer, lr, seed)]
     lost = [seed for seed in range(plan.seeds) if diverged(plan.folder(quantizer, lr, seed))]
     runs = [figures_of(plan.folder(quantizer, lr, seed), plan) | {"seed": seed} for seed in seeds]
-    means, intervals = {}, {}
+    means: dict[str, float | None] = {}
+    intervals: dict[str, float | None] = {}
     for _, key, _ in FIGURES:
         values = [run[key] for run in runs]
-        if None in values:
-            values = []
-        means[key] = sum(values) / len(values) if values else None
-        intervals[key] = half_interval(values)
+        known = summary(values) if values and None not in values else None
+        means[key], intervals[key] = (known.mean, known.interval) if known else (None, None)
     return {
         "lr": lr,
         "sweep": {f"{rate:g}": finite(error) for rate, error in errors.items()},
@@ -144,50 +148,37 @@ def summary(plan: Plan, quantizer: str, errors: dict[float, float]) -> dict[str,
 def figures_of(folder: Path, plan: Plan) -> dict[str, Any]:
     """What the table and the pictures show of a run."""
     test, train = lines_of(folder, "test"), lines_of(folder, "train")
-    last = test[-1]
-    gaps = [
-        None if None in (t["mse_argmax"], t["mse_soft"]) else t["mse_argmax"] / t["mse_soft"]
-        for t in test
-    ]
-    used = [line["utilization"] for line in train]
-    batch = plan.options.get("batch_size", TrainConfig.batch_size)
-    milliseconds = [1000 * batch / line["images_per_second"] for line in train]
+    pairs = [(line["mse_argmax"], line["mse_soft"]) for line in test]
+    batch = plan.options.get("batch_size", OptimizerConfig.batch_size)
+    curves = {
+        **{key: [line[key] for line in train] for key in TRAIN_CURVES},
+        **{key: [line[key] for line in test] for key in ("mse_argmax", "psnr_argmax")},
+        "gap": [None if None in pair else pair[0] / pair[1] for pair in pairs],
+        "milliseconds": [1000 * batch / line["images_per_second"] for line in train],
+    }
+    used = curves["utilization"]
     return {
-        "mse_argmax": last["mse_argmax"],
-        "mse_soft": last["mse_soft"],
-        "psnr_argmax": last["psnr_argmax"],
-        "gap": gaps[-1],
-        "perplexity": last["perplexity"],
+        **{key: test[-1][key] for key in TEST_FIGURES},
+        "gap": curves["gap"][-1],
         "worst_utilization": None if None in used else min(used),
-        "temperature_ratio": last["temperature_ratio"],
-        "milliseconds": sum(milliseconds) / len(milliseconds),
-        "curves": {
-            "utilization": used,
-            "perplexity": [line["perplexity"] for line in train],
-            "mse_argmax": [line["mse_argmax"] for line in test],
-            "psnr_argmax": [line["psnr_argmax"] for line in test],
-            "gap": gaps,
-            "temperature_ratio": [line["temperature_ratio"] for line in train],
-            "milliseconds": milliseconds,
-        },
+        "milliseconds": sum(curves["milliseconds"]) / len(train),
+        "curves": curves,
     }
 
 
 def table(result: dict[str, Any]) -> str:
     """Markdown: a row for each quantizer, best tokens first; mean and 95 % interval over seeds."""
-    heads = ["quantizer", "lr", "seeds", *(head for head, *_ in FIGURES)]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    rows = []
     for name, own in ordered(result):
-        seeds = str(len(own["runs"]))
-        if own["diverged"]:
-            seeds += f", {len(own['diverged'])} diverged"
-        cells = [f"`{name}`", f"{own['lr']:g}", seeds]
+        lost = f", {len(own['diverged'])} diverged" if own["diverged"] else ""
+        cells = [f"`{name}`", f"{own['lr']:g}", f"{len(own['runs'])}{lost}"]
         for _, key, form in FIGURES:
             mean, half = own["mean"][key], own["interval"][key]
             cell = "-" if mean is None else format(mean, form)
             cells.append(cell if half is None or mean is None else f"{cell} ± {half:{form}}")
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append(cells)
+    heads = ["quantizer", "lr", "seeds", *(head for head, *_ in FIGURES)]
+    return tabulate(rows, heads, tablefmt="github", disable_numparse=True)
 
 
 def ordered(result: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:

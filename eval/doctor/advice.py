@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from training.config import TrainConfig
+from training.config.quantizers import SOFT
 
 # Codes per token that a run may start from and end at; T / T_c likewise.
 START_CODES, COLD_START_CODES = 3.0, 2.0
 START_RATIO, END_RATIO = 0.02, 0.002
-# Below it a lower T / T_c changes no token.
-FLOOR_RATIO = 1e-4
 # A code used by half of the mean is not starved, so no threshold above it makes sense.
 HIGHEST_RESTART = 0.5
 # What textbook prototypes are given to leave their start (docs/doctor.md).
@@ -19,108 +19,127 @@ FAST_EPSILON = 0.03
 STEP = 0.25
 
 
+def flags(config: TrainConfig, **changes: Any) -> str:
+    """Options of the command line, without those that change nothing in the run.
+
+    Args:
+        config: The run's own options.
+        changes: Values by the options' names.
+
+    Example:
+        >>> flags(TrainConfig.from_options(lr=0.1), lr=0.1, epochs=3, shared_scale=True)
+        '--epochs 3 --shared-scale'
+    """
+    own = config.options(defaults=True) | {
+        "epsilon": config.timescale_ratio,
+        "init": "kmeans" if config.quantizer.kmeans_init else "random",
+    }
+    words = []
+    for name, value in changes.items():
+        if name in own and own[name] != value:
+            text = f" {value:.4g}" if isinstance(value, float) else f" {value}"
+            words.append(f"--{name.replace('_', '-')}" + ("" if value is True else text))
+    return " ".join(words)
+
+
 def longer(config: TrainConfig) -> str:
     """Twice the training, in the unit that the run was given.
 
     Example:
-        >>> longer(TrainConfig(epochs=7)), longer(TrainConfig(steps=100))
+        >>> longer(TrainConfig.from_options(epochs=7)), longer(TrainConfig.from_options(steps=100))
         ('--epochs 14', '--steps 200')
     """
-    return f"--steps {2 * config.steps}" if config.steps else f"--epochs {2 * config.epochs}"
+    own = config.optimizer
+    return f"--steps {2 * own.steps}" if own.steps else f"--epochs {2 * own.epochs}"
 
 
 def slower(config: TrainConfig) -> str:
-    """Half the learning rate.
-
-    Example:
-        >>> slower(TrainConfig(lr=0.01))
-        '--lr 0.005'
-    """
-    return f"--lr {config.lr / 2:g}"
+    """Half the learning rate."""
+    return f"--lr {config.optimizer.lr / 2:g}"
 
 
 def schedule(mode: str, start: float, end: float, config: TrainConfig) -> str:
     """A schedule of the temperature: both ends, for one alone is of the mode that a run had.
 
     Args:
-        mode: ``temperature_mode``.
+        mode: The ``temperature_mode``.
         start: First value.
         end: Last value.
-        config: Of the run; its mode is not said again.
+        config: The run's own options; its mode is not said again.
 
     Example:
-        >>> schedule("codes", 3, 1.05, TrainConfig(temperature_mode="critical"))
+        >>> schedule("codes", 3, 1.05, TrainConfig.from_options(temperature_mode="critical"))
         '--temperature-mode codes --temperature-start 3 --temperature-end 1.05'
     """
-    change = "" if mode == config.temperature_mode else f"--temperature-mode {mode} "
     if mode == "codes":
-        most = max(config.codebook_sizes)
+        most = max(config.model.codebook_sizes)
         start, end = min(start, most), min(end, most)
-    return f"{change}--temperature-start {start:.4g} --temperature-end {end:.4g}"
+    ends = f"--temperature-start {start:.4g} --temperature-end {end:.4g}"
+    return f"{flags(config, temperature_mode=mode)} {ends}".strip()
 
 
 def end_codes(config: TrainConfig) -> float:
-    """Codes per token at which the run's recipe ends."""
-    return 1.05 if config.recipe == "tokens" else 1.3
+    """Codes per token at which the run's quantizer ends by default."""
+    return 1.3 if config.quantizer.name == "ddcl" else 1.05
 
 
 def follow_latents(config: TrainConfig) -> str:
-    """The schedule in codes per token that the recipe has by default."""
+    """The default schedule in codes per token."""
     return schedule("codes", START_CODES, end_codes(config), config)
 
 
-def lower_codes(value: float, usual: float) -> float:
-    """The usual target where the value is above it, else half of what it has over one code.
+def lower(value: float, usual: float, floor: float = 0.0) -> float:
+    """The usual target where the value is above it, else half of what it has over the floor.
 
     Example:
-        >>> lower_codes(6.0, 3.0), lower_codes(3.0, 3.0)
+        >>> lower(6.0, 3.0, 1.0), lower(3.0, 3.0, 1.0)
         (3.0, 2.0)
     """
-    return usual if value > usual else 1 + (value - 1) / 2
+    return usual if value > usual else floor + (value - floor) / 2
 
 
 def colder(config: TrainConfig, start_codes: float = START_CODES) -> str:
     """A schedule that is colder from its start, in the mode's own unit.
 
     Args:
-        config: Of the run.
+        config: The run's own options.
         start_codes: Codes per token to start from, where the run starts from more.
     """
     start, end = config.temperatures
-    if config.temperature_mode == "constant":
-        return schedule("constant", start / 2, end / 2, config)
-    if config.temperature_mode == "critical":
-        start = START_RATIO if start > START_RATIO else start / 2
-        end = END_RATIO if end > END_RATIO else end / 2
+    mode = config.quantizer.temperature_mode
+    if mode == "constant":
+        return schedule(mode, start / 2, end / 2, config)
+    if mode == "critical":
+        start, end = lower(start, START_RATIO), lower(end, END_RATIO)
     else:
-        start = lower_codes(start, start_codes)
-        end = min(end, end_codes(config))
-    return schedule(config.temperature_mode, start, min(start, end), config)
+        start, end = lower(start, start_codes, 1.0), min(end, end_codes(config))
+    return schedule(mode, start, min(start, end), config)
 
 
 def size(config: TrainConfig, number: int, codes: int) -> str | None:
     """Another K for one level; None where it would be no smaller.
 
     Args:
-        config: Of the run.
-        number: Of the level, from 0.
+        config: The run's own options.
+        number: Number of the level, from 0.
         codes: K.
 
     Example:
-        >>> size(TrainConfig(levels=3, codebook_size=512), 1, 64)
+        >>> size(TrainConfig.from_options(levels=3, codebook_size=512), 1, 64)
         '--level-sizes 512,64,512'
     """
-    sizes = list(config.codebook_sizes)
+    sizes = list(config.model.codebook_sizes)
     if not 1 <= codes < sizes[number]:
         return None
     sizes[number] = codes
     flag = f"--codebook-size {codes}"
     if len(sizes) > 1:
         flag = f"--level-sizes {','.join(map(str, sizes))}"
-    if config.quantizer == "ddcl" and config.temperature_mode == "codes":
+    quantizer = config.quantizer
+    if quantizer.name in SOFT and quantizer.temperature_mode == "codes":
+        most = max(sizes)
         start, end = config.temperatures
-        if max(start, end) > max(sizes):  # train.py refuses more codes a token than there are
-            most = max(sizes)
+        if max(start, end) > most:  # train.py refuses more codes a token than there are
             flag += " " + schedule("codes", min(start, most), min(end, most), config)
     return flag
 
@@ -135,41 +154,42 @@ def power_of_two(codes: float) -> int:
     return int(2 ** math.ceil(math.log2(max(1.0, codes))))
 
 
-def more_restarts(config: TrainConfig, least: float) -> str | None:
-    """A higher threshold of restarts; None where it is high already.
+def restarts_below(config: TrainConfig) -> float:
+    """Share of the mean use below which codes are restarted; 0 where the quantizer has none."""
+    return float(config.quantizer.settings.get("restart_threshold", 0.0))
 
-    Args:
-        config: Of the run, of a quantizer that has restarts.
-        least: To start from.
-    """
-    threshold = config.restarts_below
+
+def more_restarts(config: TrainConfig, least: float = 0.02) -> str | None:
+    """A higher threshold of restarts; None where it is high already."""
+    threshold = restarts_below(config)
     if threshold >= HIGHEST_RESTART:
         return None
-    return f"--restart-threshold {min(max(least, 2 * threshold), HIGHEST_RESTART):g}"
+    return flags(config, restart_threshold=min(max(least, 2 * threshold), HIGHEST_RESTART))
 
 
-def start_on_latents(config: TrainConfig) -> list[str]:
+def start_on_latents(config: TrainConfig) -> str:
     """What makes hard prototypes start on the latents and stay there, beyond what the run has."""
-    flags = [] if config.kmeans_init else ["--init kmeans"]
-    if config.restarts_below < 0.1:
-        flags.append("--restart-threshold 0.1")
-    small = config.lr / FAST_EPSILON < STEP
-    if config.quantizer == "vq" and config.timescale_ratio > FAST_EPSILON and small:
+    changes: dict[str, Any] = {"init": "kmeans"}
+    if restarts_below(config) < 0.1:
+        changes["restart_threshold"] = 0.1
+    fast = config.optimizer.lr / FAST_EPSILON >= STEP
+    if config.quantizer.name == "vq" and config.timescale_ratio > FAST_EPSILON and not fast:
         # Textbook prototypes start in one point, and their rate is too low to leave it soon.
-        flags.append(f"--epsilon {FAST_EPSILON:g}")
-    return flags
+        changes["epsilon"] = FAST_EPSILON
+    return flags(config, **changes)
 
 
-def either(*clauses: str | None) -> str:
-    """Alternatives, those that there are.
+def either(*clauses: str | None, begin: str = "") -> str:
+    """Alternatives, those that there are, as one sentence.
 
     Example:
-        >>> either("--epochs 2", None, "--lr 0.1")
-        '--epochs 2, or --lr 0.1'
+        >>> either("take --epochs 2", None, "--lr 0.1")
+        'Take --epochs 2, or --lr 0.1.'
     """
-    return ", or ".join(clause for clause in clauses if clause)
+    told = begin + ", or ".join(clause for clause in clauses if clause)
+    return f"{told[0].upper()}{told[1:]}."
 
 
 def vq_alternatives(config: TrainConfig) -> str:
     """What helps a textbook codebook that does not use its codes."""
-    return "Take " + either("--quantizer vq-ema", " ".join(start_on_latents(config))) + "."
+    return either("--quantizer vq-ema", start_on_latents(config), begin="take ")

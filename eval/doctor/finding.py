@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Severity = Literal["severe", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("severe", "warning", "note")
@@ -13,30 +13,13 @@ SEVERITIES: tuple[Severity, ...] = ("severe", "warning", "note")
 # carries log2(1 / 0.75) = 0.4 bits less than it is paid for; a few are a defect, not a failure.
 SEVERE_LOSS = 0.25
 
-# (name, what was looked at)
+# In the order in which findings of one severity are shown.
 CHECKS = (
-    ("non-finite", "NaN or infinity in the weights"),
-    ("collapsed", "T / T_c and the spread of the prototypes"),
-    ("near-collapse", "the same, before it happens"),
-    ("too-soft", "what tokens lose against the soft code"),
-    ("free-scale", "whether a temperature stands against latents of no fixed scale"),
-    ("never-recovered", "a hard codebook that stays unused"),
-    ("starved-codes", "codes without tokens, and since when"),
-    ("low-perplexity", "how evenly the codes are used"),
-    ("too-many-codes", "tokens per code in an epoch"),
-    ("duplicates", "prototypes that lie on each other"),
-    ("far-codes", "prototypes outside of all latents"),
-    ("low-dimension", "effective dimension of the latents"),
-    ("norm-statistics", "running statistics of the latents' normalisation"),
-    ("stale-covariance", "running covariance of a soft codebook"),
-    ("stale-usage", "running usage of the codebook"),
-    ("dead-gradient", "the decoder's gradient that reaches the encoder"),
-    ("epsilon", "learning rate of the prototypes"),
-    ("worse-than-mean", "error against that of the mean image"),
-    ("later-collapse", "temperature and usage in the log after the checkpoint's epoch"),
-    ("got-worse", "validation error since the best epoch"),
-    ("unfinished", "whether the training reached its end"),
-)
+    "non-finite", "collapsed", "near-collapse", "too-soft", "never-recovered", "starved-codes",
+    "low-perplexity", "too-many-codes", "duplicates", "far-codes", "low-dimension",
+    "norm-statistics", "dead-gradient", "epsilon", "worse-than-mean", "later-collapse",
+    "got-worse", "unfinished",
+)  # fmt: skip
 
 
 class Finding(NamedTuple):
@@ -48,7 +31,8 @@ class Finding(NamedTuple):
             works below what it could; ``"note"``, good to know.
         evidence: What was measured, one sentence.
         advice: What to change, one sentence with the option and a value.
-        level: From 1, coarse first; None where the model has one level, or for all of it.
+        level: Number of the level from 1, coarse first; None where the model has one level, or
+            for all of it.
     """
 
     name: str
@@ -70,10 +54,8 @@ def lost_share_severity(lost: int, codes: int) -> Severity:
 
 def sorted_findings(findings: Sequence[Finding]) -> list[Finding]:
     """Severe ones first; within a severity in the order of the checks, then by level."""
-    names = [name for name, _ in CHECKS]
     return sorted(
-        findings,
-        key=lambda f: (SEVERITIES.index(f.severity), names.index(f.name), f.level or 0),
+        findings, key=lambda f: (SEVERITIES.index(f.severity), CHECKS.index(f.name), f.level or 0)
     )
 
 
@@ -85,6 +67,11 @@ def is_severe(findings: Sequence[Finding]) -> bool:
         False
     """
     return any(finding.severity == "severe" for finding in findings)
+
+
+def to_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Findings as a plain dict."""
+    return {"findings": [finding._asdict() for finding in findings]}
 
 
 def format_findings(findings: Sequence[Finding]) -> str:
@@ -101,37 +88,44 @@ def format_findings(findings: Sequence[Finding]) -> str:
         <BLANKLINE>
         0 severe, 0 warnings, 1 note
     """
-    blocks = [_block(finding) for finding in sorted_findings(findings)]
-    if not blocks:
-        names = ", ".join(name for name, _ in CHECKS)
-        return (
-            f"nothing is wrong. Checked, where it applies (docs/doctor.md):\n{_wrapped(names, '')}"
-        )
-    count = {name: sum(f.severity == name for f in findings) for name in SEVERITIES}
-    plural = {name: "" if count[name] == 1 else "s" for name in SEVERITIES}
-    total = (
-        f"{count['severe']} severe, {count['warning']} warning{plural['warning']}, "
-        f"{count['note']} note{plural['note']}"
-    )
-    return "\n".join([*blocks, total])
+    if not findings:
+        checked = _wrapped(", ".join(CHECKS))
+        return f"nothing is wrong. Checked, where it applies (docs/doctor.md):\n{checked}"
+    lines = []
+    for f in sorted_findings(findings):
+        level = "" if f.level is None else f", level {f.level}"
+        lines.append(f"{f.severity.upper()} {f.name}{level}")
+        lines += [_wrapped(f.evidence), _wrapped(f.advice, "-> "), ""]
+    severe, warnings, notes = (sum(f.severity == name for f in findings) for name in SEVERITIES)
+    many = ["" if count == 1 else "s" for count in (warnings, notes)]
+    lines.append(f"{severe} severe, {warnings} warning{many[0]}, {notes} note{many[1]}")
+    return "\n".join(lines)
 
 
-def _block(finding: Finding) -> str:
-    level = "" if finding.level is None else f", level {finding.level}"
-    lines = [
-        f"{finding.severity.upper()} {finding.name}{level}",
-        _wrapped(finding.evidence, ""),
-        _wrapped(finding.advice, "-> "),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _wrapped(text: str, mark: str) -> str:
+def _wrapped(text: str, mark: str = "") -> str:
+    indent = " " * (4 + len(mark))
     return textwrap.fill(
-        mark + text,
-        width=96,
-        initial_indent="    ",
-        subsequent_indent=" " * (4 + len(mark)),
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+        mark + text, width=96, initial_indent="    ", subsequent_indent=indent,
+        break_on_hyphens=False, break_long_words=False,
+    )  # fmt: skip
+
+
+def listed(numbers: Sequence[int], most: int = 8) -> str:
+    """The first numbers of a list, and how many there are beyond them.
+
+    Example:
+        >>> listed([3, 5]), listed(range(10), most=2)
+        ('3, 5', '0, 1 and 8 more')
+    """
+    shown, rest = ", ".join(map(str, numbers[:most])), len(numbers) - most
+    return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def codes_of(count: int, size: int) -> str:
+    """How many of the codes, with their share.
+
+    Example:
+        >>> codes_of(3, 512)
+        '3 of 512 codes (0.6 %)'
+    """
+    return f"{count} of {size} codes ({100 * count / size:.1f} %)"

@@ -1,6 +1,6 @@
 """Checks of where prototypes and latents lie.
 
-K: codes, D: vector size, M: latents.
+K: codes, D: vector size, M: latents, C: channels.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from softvq.functional import largest_variance, latent_covariance, squared_distances
 from training.config import TrainConfig
+from training.config.quantizers import OWN, SOFT
 
-from .advice import COLD_START_CODES, colder, more_restarts, size, slower
-from .finding import Finding, lost_share_severity
-from .words import codes_of, listed
+from .advice import COLD_START_CODES, colder, flags, more_restarts, size, slower
+from .finding import Finding, codes_of, listed, lost_share_severity
 
 # A prototype this close to another, of the usual distance between neighbours, is its double: the
 # two differ by a hundredth of a cell's squared width.
@@ -26,10 +26,14 @@ FAR = 2.5
 # Dimensions that the latents fill, of D; healthy runs of 155 steps with D = 64 have 2.4 or more.
 LOW_DIMENSION = 1 / 32
 ONE_DIRECTION = 1.5
+# Of the latents, in the running standard deviation: RMS over channels of the shift of the mean, and
+# of the logarithm of the variance. docs/doctor.md has what they cost.
+SHIFT, SEVERE_SHIFT = 0.25, 1.0
+LOG_VARIANCE, SEVERE_LOG_VARIANCE = math.log(2.0), math.log(4.0)
 CHUNK_ELEMENTS = 2**22
 
 
-def separation(codebook: Tensor, latents: Tensor) -> float:
+def relative_spread(codebook: Tensor, latents: Tensor) -> float:
     """RMS distance of the prototypes to their mean, over the latents' largest standard deviation.
 
     Args:
@@ -40,13 +44,12 @@ def separation(codebook: Tensor, latents: Tensor) -> float:
         0 where all prototypes are one; about 1 or more where they cover the latents.
 
     Example:
-        >>> separation(torch.tensor([[-1.0], [1.0]]), torch.tensor([[-2.0], [2.0]]))
+        >>> relative_spread(torch.tensor([[-1.0], [1.0]]), torch.tensor([[-2.0], [2.0]]))
         0.5
     """
     spread = (codebook - codebook.mean(dim=0)).double().square().sum(dim=1).mean()
-    return math.sqrt(
-        float(spread) / max(float(largest_variance(latent_covariance(latents))), 1e-30)
-    )
+    largest = float(largest_variance(latent_covariance(latents)))
+    return math.sqrt(float(spread) / max(largest, 1e-30))
 
 
 def neighbour_distances(codebook: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,9 +65,8 @@ def neighbour_distances(codebook: Tensor) -> tuple[Tensor, Tensor]:
         >>> neighbour_distances(torch.tensor([[0.0], [1.0], [5.0]]))
         (tensor([1., 1., 4.]), tensor([1, 0, 1]))
     """
-    codes = len(codebook)
     parts = []
-    for rows in torch.arange(codes).split(max(1, CHUNK_ELEMENTS // codes)):
+    for rows in torch.arange(len(codebook)).split(max(1, CHUNK_ELEMENTS // len(codebook))):
         distance = squared_distances(codebook[rows], codebook)  # (R, K)
         distance[torch.arange(len(rows)), rows] = math.inf
         parts.append(distance.argmin(dim=1))
@@ -88,8 +90,7 @@ def usual_distance(codebook: Tensor) -> float:
         distance, other = neighbour_distances(codebook)
         usual = max(usual, float(distance.median()))
         number = torch.arange(len(codebook))
-        kept = (other[other] != number) | (other > number)  # one of each mutual pair
-        codebook = codebook[kept]
+        codebook = codebook[(other[other] != number) | (other > number)]  # one of each mutual pair
         if len(codebook) < 3:
             break
     return usual
@@ -100,8 +101,8 @@ def check_duplicates(codebook: Tensor, config: TrainConfig, number: int = 0) -> 
 
     Args:
         codebook: (K, D).
-        config: Of the training, for the advice.
-        number: Of the level, from 0.
+        config: The options of the training, for the advice.
+        number: Number of the level, from 0.
     """
     if len(codebook) < 4:
         return None
@@ -113,26 +114,24 @@ def check_duplicates(codebook: Tensor, config: TrainConfig, number: int = 0) -> 
     pairs = {(min(k, int(other[k])), max(k, int(other[k]))) for k in double}
     # Of a group that lies together one remains: the codes that are chosen over none of the others.
     lost = {high for _, high in pairs}
-    first = min(pairs, key=lambda pair: float(distance[pair[0]]) + float(distance[pair[1]]))
-    closest = float((codebook[first[0]] - codebook[first[1]]).norm())
+    a, b = min(pairs, key=lambda pair: float(distance[pair[0]]) + float(distance[pair[1]]))
     return Finding(
         "duplicates",
         lost_share_severity(len(lost), len(codebook)),
         f"{codes_of(len(lost), len(codebook))} lie on another one, closer than {DOUBLE:g} of the "
         f"usual distance between neighbours ({usual:.3g}): {listed(sorted(lost))}; closest are "
-        f"{first[0]} and {first[1]}, {closest:.2g} apart.",
-        _duplicates_advice(config, number, len(codebook) - len(lost)),
+        f"{a} and {b}, {float((codebook[a] - codebook[b]).norm()):.2g} apart.",
+        _duplicates_advice(config, size(config, number, len(codebook) - len(lost))),
     )
 
 
-def _duplicates_advice(config: TrainConfig, number: int, distinct: int) -> str:
-    fewer = size(config, number, distinct)
-    if config.quantizer == "ddcl":
+def _duplicates_advice(config: TrainConfig, fewer: str | None) -> str:
+    if config.quantizer.name in SOFT:
         return (
             "A double is starved of neither gradient nor tokens, so no restart mends it: train "
             f"colder from the start ({colder(config, COLD_START_CODES)}), or with {fewer}."
         )
-    if config.quantizer in ("vq", "vq-ema") and not config.kmeans_init:
+    if config.quantizer.name in OWN and not config.quantizer.kmeans_init:
         return f"Start from latents with --init kmeans, or take {fewer}."
     return f"There are fewer distinct latents than codes: take {fewer}, or give more data."
 
@@ -143,7 +142,7 @@ def check_far_codes(codebook: Tensor, latents: Tensor, config: TrainConfig) -> F
     Args:
         codebook: (K, D).
         latents: (M, D).
-        config: Of the training, for the advice.
+        config: The options of the training, for the advice.
     """
     mean = latents.mean(dim=0)
     radius = (latents - mean).norm(dim=1)  # (M,)
@@ -153,20 +152,19 @@ def check_far_codes(codebook: Tensor, latents: Tensor, config: TrainConfig) -> F
     far = (distance > limit).nonzero().squeeze(1).tolist()
     if not far:
         return None
-    if config.quantizer in ("ddcl", "vq", "vq-ema"):
-        begin = None if config.kmeans_init else "--init kmeans"
-        flags = [flag for flag in (begin, more_restarts(config, 0.02)) if flag]
-        advice = "Nothing but a restart moves them: train with " + (
-            f"{' '.join(flags) or slower(config)}."
-        )
+    if config.quantizer.name in OWN:
+        words = (flags(config, init="kmeans"), more_restarts(config))
+        change = " ".join(word for word in words if word) or slower(config)
+        advice = f"Nothing but a restart moves them: train with {change}."
     else:
         advice = "Take a codebook with restarts: --quantizer vq-ema --restart-threshold 0.1."
+    farthest, outermost = (float(d.max()) / max(scale, 1e-30) for d in (distance, radius))
     return Finding(
         "far-codes",
         lost_share_severity(len(far), len(codebook)),
         f"{codes_of(len(far), len(codebook))} lie outside of all latents: {listed(far)}; the "
-        f"farthest is {float(distance.max()) / max(scale, 1e-30):.1f} times sqrt(tr C) from their "
-        f"mean, the farthest latent {float(radius.max()) / max(scale, 1e-30):.1f} times.",
+        f"farthest is {farthest:.1f} times sqrt(tr C) from their mean, the farthest latent "
+        f"{outermost:.1f} times.",
         advice,
     )
 
@@ -181,9 +179,8 @@ def participation_ratio(covariance: Tensor) -> float:
         >>> participation_ratio(torch.diag(torch.tensor([2.0, 2.0, 0.0])))
         2.0
     """
-    covariance = covariance.double()
-    squares = float(covariance.square().sum())
-    return float(covariance.trace()) ** 2 / squares if squares > 0 else 0.0
+    squares = float(covariance.double().square().sum())
+    return float(covariance.double().trace()) ** 2 / squares if squares > 0 else 0.0
 
 
 def check_low_dimension(latents: Tensor, config: TrainConfig) -> Finding | None:
@@ -191,11 +188,11 @@ def check_low_dimension(latents: Tensor, config: TrainConfig) -> Finding | None:
 
     Args:
         latents: (M, D).
-        config: Of the training, for the advice.
+        config: The options of the training, for the advice.
     """
     dim = latents.shape[1]
     covariance, matrix = latent_covariance(latents.double()), "covariance"
-    if config.shared_scale:
+    if config.model.shared_scale:
         # How much a channel varies is then the encoder's choice: whether it repeats others counts.
         scale = covariance.diagonal().clamp_min(1e-12).rsqrt()
         covariance, matrix = scale[:, None] * covariance * scale, "correlation"
@@ -205,12 +202,11 @@ def check_low_dimension(latents: Tensor, config: TrainConfig) -> Finding | None:
         return None
     told = ": one direction holds nearly all of their variance" if one else ""
     dims = max(8, 2 ** math.ceil(math.log2(max(1.0, 2 * ratio))))
-    if dims < dim:
-        advice = f"Fewer would do: --codebook-dim {dims}."
-    else:
+    advice = f"Fewer would do: --codebook-dim {dims}."
+    if dims >= dim:
         advice = (
             "If units of the encoder have died, a lower rate or a wider network helps: "
-            f"{slower(config)} --hidden-channels {2 * config.hidden_channels}."
+            f"{slower(config)} --hidden-channels {2 * config.model.hidden_channels}."
         )
     return Finding(
         "low-dimension",
@@ -218,4 +214,31 @@ def check_low_dimension(latents: Tensor, config: TrainConfig) -> Finding | None:
         f"The latents fill {ratio:.1f} of D = {dim} dimensions (participation ratio of their "
         f"{matrix}){told}.",
         advice,
+    )
+
+
+def check_norm_statistics(mean: Tensor, variance: Tensor) -> Finding | None:
+    """Running statistics of a normalisation that are not the data's.
+
+    Args:
+        mean: (C,), the mean of its output on the data.
+        variance: (C,), likewise.
+    """
+    shift = float(mean.square().mean().sqrt())
+    log_variance = variance.clamp_min(1e-6).log()
+    factor = float(log_variance.square().mean().sqrt())
+    if shift < SHIFT and factor < LOG_VARIANCE:
+        return None
+    severe = shift >= SEVERE_SHIFT or factor >= SEVERE_LOG_VARIANCE
+    worst = int((mean.abs() + log_variance.abs()).argmax())
+    return Finding(
+        "norm-statistics",
+        "severe" if severe else "warning",
+        "Latents that should have mean 0 and variance 1 are off by "
+        f"{shift:.2f} standard deviations and by a factor of {math.exp(factor):.2f} in variance "
+        f"(RMS over channels; channel {worst}: mean {float(mean[worst]):.2f}, variance "
+        f"{float(variance[worst]):.2f}).",
+        "Call model.calibrate(batches) on 16 batches of training images and save it again, as "
+        "train.py does after each epoch; if the data has changed, give the one that it was trained "
+        "on with --data-dir.",
     )

@@ -1,4 +1,4 @@
-"""How much of the decoder's gradient reaches the encoder through the codebook."""
+"""Who teaches the encoder and the prototypes: gradients through the codebook, learning rates."""
 
 from __future__ import annotations
 
@@ -10,11 +10,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models import ImageTokenizer
-from models.peers import PeerCodebook
 from softvq import Codebook, CodebookStack
+from training.config import TrainConfig
+
+from .advice import STEP, end_codes, flags, follow_latents, longer, schedule, slower
+from .finding import Finding
 
 # A token whose latent gets less than this of its code's gradient is counted as silent.
 SILENT = 0.01
+# Share of the tokens whose latents hear nothing of the decoder, or of the norm that arrives.
+SILENT_SHARE, SEVERE_SILENT_SHARE = 0.9, 0.99
+WEAK_RATIO, SEVERE_RATIO = 0.05, 0.01
+# Encoder's over prototypes' learning rate: the source paper advises 0.01 to 0.1 and reports
+# collapse at 1. Three times beyond its range is a warning.
+EPSILON_HIGH, EPSILON_COLLAPSE = 0.3, 1.0
+# What is advised beyond the default; a standard deviation that is none.
+EPSILONS, NO_SCALE = (0.05, 0.1, 0.2, 0.3), 1e-3
+# Of what Adam moves a coordinate of a prototype by in a step.
+SEVERE_STEP = 1.0
 
 
 class GradientFlow(NamedTuple):
@@ -35,7 +48,7 @@ def gradient_flow(model: ImageTokenizer, images: Tensor) -> list[GradientFlow]:
     """Measure the flow through each codebook that stands by itself; a stack is one.
 
     Args:
-        model: In eval mode; not changed.
+        model: The model in eval mode; it is not changed.
         images: (B, C, H, W) in [0, 1], on the model's device.
 
     Returns:
@@ -53,22 +66,18 @@ def gradient_flow(model: ImageTokenizer, images: Tensor) -> list[GradientFlow]:
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     for level in model.levels:
-        # Some of these pass no gradient at all in eval mode; what they move is the copy's.
-        if isinstance(level, PeerCodebook):
-            level.train()
-    seen: list[tuple[nn.Module, Tensor, Tensor]] = []
+        level.train()  # some pass no gradient in eval mode; what moves is the copy's
+    seen: list[tuple[Tensor, Tensor]] = []
 
-    def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        latents, codes = args[0], output.quantized
-        for tensor in (latents, codes):
+    def keep(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        seen.append((args[0], output.quantized))
+        for tensor in seen[-1]:
             tensor.retain_grad()
-        seen.append((module, latents, codes))
 
-    hooks = [module.register_forward_hook(keep) for module in _codebooks(model)]
+    for module in _codebooks(model):
+        module.register_forward_hook(keep)
     F.mse_loss(model(images).recon, images).backward()
-    for hook in hooks:
-        hook.remove()
-    return [_flow(latents, codes) for _, latents, codes in seen]
+    return [_flow(latents, codes) for latents, codes in seen]
 
 
 def _codebooks(module: nn.Module) -> list[nn.Module]:
@@ -89,3 +98,94 @@ def _flow(latents: Tensor, codes: Tensor) -> GradientFlow:
         return GradientFlow(0.0, 1.0)  # the decoder does not look at its input
     silent = at_latents < SILENT * at_codes
     return GradientFlow(float(at_latents.norm()) / whole, float(silent.double().mean()))
+
+
+def check_dead_gradient(flow: GradientFlow, config: TrainConfig) -> Finding | None:
+    """An encoder that the decoder does not teach.
+
+    Args:
+        flow: The flow through the codebook.
+        config: The options of the training, for the advice.
+    """
+    if flow.ratio >= WEAK_RATIO and flow.silent < SILENT_SHARE:
+        return None
+    severe = flow.ratio < SEVERE_RATIO or flow.silent >= SEVERE_SILENT_SHARE
+    advice = (
+        "A straight-through codebook passes all of it, so the decoder itself does not look at "
+        f"its code: train longer, {longer(config)}, or at another rate, {other_rate(config)}."
+    )
+    if config.quantizer.name == "ddcl":
+        softer = _softer(config)
+        advice = (
+            f"Pass the gradient straight through, --quantizer ddcl-em, or stay softer: {softer}."
+        )
+    return Finding(
+        "dead-gradient",
+        "severe" if severe else "warning",
+        f"The decoder's gradient reaches the latents with {flow.ratio:.2g} times the norm that it "
+        f"has at their codes (straight through: 1), and {100 * flow.silent:.1f} % of the tokens "
+        f"get less than {100 * SILENT:g} % of it.",
+        advice,
+    )
+
+
+def _softer(config: TrainConfig) -> str:
+    """A schedule that ends with more codes per token."""
+    if config.quantizer.temperature_mode != "codes":
+        return follow_latents(config)
+    start, end = config.temperatures
+    end = end_codes(config) if end < end_codes(config) else 1 + 2 * (end - 1)
+    return schedule("codes", max(start, end), end, config)
+
+
+def other_rate(config: TrainConfig) -> str:
+    """Half of a rate above the default, twice one that is not."""
+    lr = config.optimizer.lr
+    return slower(config) if lr > TrainConfig().optimizer.lr else f"--lr {2 * lr:g}"
+
+
+def check_epsilon(scale: float, config: TrainConfig) -> Finding | None:
+    """Prototypes that learn by gradient, too slowly for their encoder or in leaps.
+
+    Args:
+        scale: RMS over channels of the latents' standard deviation.
+        config: The options of the training.
+    """
+    soft, lr = config.quantizer.name == "ddcl", config.optimizer.lr
+    if not soft and config.quantizer.name != "vq":
+        return None
+    epsilon, limit = config.timescale_ratio, EPSILON_HIGH if soft else EPSILON_COLLAPSE
+    leap = lr / epsilon / max(scale, 1e-30)
+    pace = _pace(scale, limit, config)
+    if leap >= STEP:
+        return Finding(
+            "epsilon",
+            "severe" if leap >= SEVERE_STEP else "warning",
+            f"Prototypes learn at {lr / epsilon:.3g} (--lr {lr:g} over epsilon {epsilon:g}): a "
+            f"step of Adam moves a coordinate by {leap:.2g} of the latents' standard deviation "
+            f"(limit {STEP:g}).",
+            f"Slow them down: {pace}.",
+        )
+    if epsilon <= limit:
+        return None
+    reported = f", and from {EPSILON_COLLAPSE:g} on collapse has been reported" if soft else ""
+    return Finding(
+        "epsilon",
+        "severe" if soft and epsilon >= EPSILON_COLLAPSE else "warning",
+        f"The encoder learns at {epsilon:g} of the prototypes' rate; above {limit:g} it outruns "
+        f"them{reported}.",
+        f"Let prototypes be the faster ones: {pace}.",
+    )
+
+
+def _pace(scale: float, limit: float, config: TrainConfig) -> str:
+    """An epsilon at which prototypes neither leap nor fall behind, or else a lower rate."""
+    if scale < NO_SCALE and not config.model.normalize_latents:
+        return "--normalize-latents, for the latents have shrunk to nothing"
+    lr, default = config.optimizer.lr, config.replace(epsilon=None).timescale_ratio
+    for epsilon in (default, *(e for e in EPSILONS if default < e <= limit)):
+        if lr / epsilon < STEP * scale:
+            return f"--epsilon {epsilon:g}"
+    # Half of the step that is too large; at the default, for no ratio makes this rate small.
+    rate = min(lr / 2, default * max(scale, NO_SCALE) * STEP / 2)
+    return f"--lr {rate:.3g} {flags(config, epsilon=default)}".strip()

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from models import ImageTokenizer
 from models.shared_scale_norm import SharedScaleNorm
 from softvq import Codebook, CodebookOutput
-from training.data.datasets import to_float
-from training.metrics import is_tokenless
+from training.data.feed import to_float
 
 # Latents of a level that are kept for the geometry.
 KEPT_LATENTS = 2**16
@@ -30,7 +29,6 @@ class LevelMeasures(NamedTuple):
         codebook: (K, D), the prototypes.
         latents: (M, D), what the level saw, thinned out evenly.
         counts: (K,), tokens whose nearest prototype each code was.
-        usage: (K,), mean assignment.
         loss_q: Mean of L_q over tokens and elements.
         variance: Mean of V, likewise.
         codes_per_token: ``exp`` of the mean entropy of the assignments.
@@ -39,7 +37,6 @@ class LevelMeasures(NamedTuple):
     codebook: Tensor
     latents: Tensor
     counts: Tensor
-    usage: Tensor
     loss_q: float
     variance: float
     codes_per_token: float
@@ -85,32 +82,22 @@ class _LevelSums:
         self.level = level
         self.latents: list[Tensor] = []
         self.counts = torch.zeros(level.codebook_size, dtype=torch.int64)
-        self.usage = torch.zeros(level.codebook_size, dtype=torch.float64)
         self.weighted = torch.zeros(3, dtype=torch.float64)
 
     def add(self, out: CodebookOutput, share: float) -> None:
         """Count a batch, and keep a share of its latents."""
         indices = out.indices.flatten().cpu()
-        step = max(1, math.floor(1 / share))
-        self.latents.append(out.latents[::step].float().cpu())
+        self.latents.append(out.latents[:: max(1, math.floor(1 / share))].float().cpu())
         self.counts += torch.bincount(indices, minlength=len(self.counts))
-        self.usage += out.usage.double().cpu() * len(indices)
         means = (out.losses["loss_q"], out.losses["variance"], out.codes_per_token.log())
         self.weighted += torch.stack(means).double().cpu() * len(indices)
 
     def measures(self) -> LevelMeasures:
         """The means."""
-        total = int(self.counts.sum())
-        loss_q, variance, entropy = (self.weighted / total).tolist()
-        return LevelMeasures(
-            self.level.codebook.detach().float().cpu(),
-            torch.cat(self.latents)[:KEPT_LATENTS],
-            self.counts,
-            self.usage / total,
-            loss_q,
-            variance,
-            math.exp(entropy),
-        )
+        loss_q, variance, entropy = (self.weighted / self.counts.sum()).tolist()
+        latents = torch.cat(self.latents)[:KEPT_LATENTS]
+        codebook = self.level.codebook.detach().float().cpu()
+        return LevelMeasures(codebook, latents, self.counts, loss_q, variance, math.exp(entropy))
 
 
 @torch.no_grad()
@@ -131,37 +118,35 @@ def measure(model: ImageTokenizer, images: Tensor, *, batch_size: int = 250) -> 
         ([64], 256)
     """
     device = next(model.parameters()).device
-    tokenless = is_tokenless(model)
     grids = [height * width for height, width in model.grids(*images.shape[2:])]
-    sums = [] if tokenless else [_LevelSums(level) for level in model.levels]
+    sums = [_LevelSums(level) for level in model.levels if level.has_tokens]
     mean = images.double().mean(dim=0) / 255
     errors = {"soft": 0.0, "argmax": 0.0, "mean": 0.0}
+
+    def add(name: str, recon: Tensor, batch: Tensor) -> None:
+        errors[name] += float((recon - batch).double().square().sum()) / images.numel()
+
     with _normalised(model) as norms:
         for part in images.split(batch_size):
             batch = to_float(part.to(device))
             recon, code = model(batch)
             for own, out, tokens in zip(sums, code.levels, grids, strict=False):
                 own.add(out, min(1.0, KEPT_LATENTS / (tokens * len(images))))
-            errors["soft"] += _squared(recon.clamp(0, 1), batch)
-            errors["mean"] += _squared(mean.to(batch), batch)
+            add("soft", recon.clamp(0, 1), batch)
+            add("mean", mean.to(batch), batch)
         shifts = [_norm_measures(norm, *own) for norm, own in norms.items()]
     # After the hooks are off: the tokens of a VQ-VAE-2 see other latents.
-    for part in () if tokenless else images.split(batch_size):
+    for part in images.split(batch_size) if sums else ():
         batch = to_float(part.to(device))
-        errors["argmax"] += _squared(model.reconstruct(batch, "argmax"), batch)
-    mse = {name: value / images.numel() for name, value in errors.items()}
+        add("argmax", model.reconstruct(batch, "argmax"), batch)
     return ModelMeasures(
         [own.measures() for own in sums],
         shifts,
-        mse["soft"],
-        None if tokenless else mse["argmax"],
-        mse["mean"],
-        [] if tokenless else grids,
+        errors["soft"],
+        errors["argmax"] if sums else None,
+        errors["mean"],
+        grids if sums else [],
     )
-
-
-def _squared(recon: Tensor, images: Tensor) -> float:
-    return float((recon - images).double().square().sum())
 
 
 @contextmanager

@@ -10,13 +10,20 @@ import math
 import torch
 from torch import Tensor
 
-from softvq.utilization import perplexity_of
 from training.config import TrainConfig
-from training.options import LATTICES, OWN
+from training.config.quantizers import LATTICES, OWN, SOFT
 
-from .advice import either, longer, more_restarts, power_of_two, size, vq_alternatives
-from .finding import Finding, lost_share_severity
-from .words import codes_of, listed
+from .advice import (
+    either,
+    flags,
+    longer,
+    more_restarts,
+    power_of_two,
+    restarts_below,
+    size,
+    vq_alternatives,
+)
+from .finding import Finding, codes_of, listed, lost_share_severity
 
 # Dead codes beyond what chance explains, of all: below, restarts are about to mend them.
 STARVED = 0.01
@@ -29,14 +36,14 @@ LOST_BITS, SEVERE_LOST_BITS = 1.0, 3.0
 FEW_TOKENS, VERY_FEW_TOKENS = 39.0, 4.0
 
 
-def dead_by_chance(counts: Tensor) -> float:
-    """Codes without a token that even use would leave, ``K exp(-tokens / K)``.
+def dead_by_chance(tokens: float, codes: int) -> float:
+    """Codes without a token that even use would leave.
 
     Example:
-        >>> round(dead_by_chance(torch.full((100,), 2)), 1)
+        >>> round(dead_by_chance(200, 100), 1)
         13.5
     """
-    return len(counts) * math.exp(-float(counts.sum()) / len(counts))
+    return codes * math.exp(-tokens / codes)
 
 
 def dead_since(history: Tensor) -> Tensor:
@@ -65,21 +72,18 @@ def check_starved_codes(
     Args:
         history: (E, K), at least one epoch.
         source: What the last row counts, for people.
-        config: Of the training, for the advice.
-        number: Of the level, from 0.
+        config: The options of the training, for the advice.
+        number: Number of the level, from 0.
     """
-    since = dead_since(history)
+    since, codes = dead_since(history), history.shape[1]
     dead = since.nonzero().squeeze(1).tolist()
-    codes = history.shape[1]
-    if len(dead) - dead_by_chance(history[-1]) <= STARVED * codes:
+    if len(dead) - dead_by_chance(float(history[-1].sum()), codes) <= STARVED * codes:
         return None
-    when = _when(since[since > 0]) if len(history) > 1 else ""
+    when = f", {_when(since[since > 0])}" if len(history) > 1 else ""
     return Finding(
         "starved-codes",
         lost_share_severity(len(dead), codes),
-        f"{codes_of(len(dead), codes)} had no token in {source}"
-        + (f", {when}" if when else "")
-        + f": {listed(dead)}.",
+        f"{codes_of(len(dead), codes)} had no token in {source}{when}: {listed(dead)}.",
         starved_advice(config, codes - len(dead), number),
     )
 
@@ -99,27 +103,24 @@ def starved_advice(config: TrainConfig, used: int, number: int = 0) -> str:
     """What brings codes back.
 
     Args:
-        config: Of the training.
-        used: Codes that have tokens.
-        number: Of the level, from 0.
+        config: The options of the training.
+        used: Number of codes that have tokens.
+        number: Number of the level, from 0.
     """
-    restarted = config.restarts_below > 0 and config.kmeans_init
-    if config.quantizer == "vq" and not restarted:
+    name, restarted = config.quantizer.name, restarts_below(config) > 0
+    if name == "vq" and not (restarted and config.quantizer.kmeans_init):
         return vq_alternatives(config)
-    if config.quantizer not in OWN:
+    if name not in OWN:
         fewer = size(config, number, max(4, power_of_two(used)))
-        other = either("take --quantizer ddcl", "--quantizer vq-ema", fewer)
-        return f"This quantizer has no restarts here: {other}."
-    if restarted:
-        more = more_restarts(config, 0.02)
-        fewer = size(config, number, max(1, used))
-        told = either(more and f"restart earlier, {more}", fewer and f"take {fewer}")
-        told = told or f"train longer, {longer(config)}"
-        return f"{told[0].upper()}{told[1:]}."
-    flags = [] if config.kmeans_init else ["--init kmeans"]
-    if config.restarts_below == 0:
-        flags.append(f"--restart-threshold {0.02 if config.quantizer == 'ddcl' else 0.1:g}")
-    return f"Restart starved codes, and start on the latents: {' '.join(flags)}."
+        begin = "This quantizer has no restarts here: take "
+        return either("--quantizer ddcl-em", "--quantizer vq-ema", fewer, begin=begin)
+    if restarted and config.quantizer.kmeans_init:
+        more, fewer = more_restarts(config), size(config, number, max(1, used))
+        told = [more and f"restart earlier, {more}", fewer and f"take {fewer}"]
+        return either(*told) if any(told) else f"Train longer, {longer(config)}."
+    threshold = restarts_below(config) or (0.02 if name in SOFT else 0.1)
+    changes = flags(config, init="kmeans", restart_threshold=threshold)
+    return f"Restart starved codes, and start on the latents: {changes}."
 
 
 def check_never_recovered(history: Tensor, config: TrainConfig, number: int = 0) -> Finding | None:
@@ -127,10 +128,10 @@ def check_never_recovered(history: Tensor, config: TrainConfig, number: int = 0)
 
     Args:
         history: (E, K).
-        config: Of the training, for the advice.
-        number: Of the level, from 0.
+        config: The options of the training, for the advice.
+        number: Number of the level, from 0.
     """
-    if config.quantizer in ("ddcl", "none") or len(history) < 3:
+    if config.quantizer.name in (*SOFT, "none") or len(history) < 3:
         return None
     used = (history[1:] > 0).double().mean(dim=1)  # (E - 1,)
     if float(used.max()) >= NEVER_USED or float(used[-1] - used.min()) > NEVER_ROSE:
@@ -153,40 +154,37 @@ def check_low_perplexity(
     Args:
         counts: (K,), at least one token.
         source: What they count, for people.
-        config: Of the training, for the advice.
-        number: Of the level, from 0.
+        config: The options of the training, for the advice.
+        number: Number of the level, from 0.
     """
-    perplexity = perplexity_of(counts)
-    lost = math.log2(len(counts) / perplexity)
+    shares, codes = counts.double() / counts.sum(), len(counts)
+    perplexity = float(torch.special.entr(shares).sum().exp())
+    lost = math.log2(codes / perplexity)
     if lost < LOST_BITS:
         return None
-    least = 4.0 if config.quantizer in LATTICES else 2.0
-    advice = _even_advice(config, size(config, number, power_of_two(max(perplexity, least))))
+    least = 4.0 if config.quantizer.name in LATTICES else 2.0
     return Finding(
         "low-perplexity",
         "severe" if lost >= SEVERE_LOST_BITS else "warning",
-        f"The perplexity of {len(counts)} codes was {perplexity:.1f} in {source}: {lost:.1f} of "
-        f"{math.log2(len(counts)):.1f} bits of each token say nothing.",
-        advice,
+        f"The perplexity of {codes} codes was {perplexity:.1f} in {source}: {lost:.1f} of "
+        f"{math.log2(codes):.1f} bits of each token say nothing.",
+        _even_advice(config, size(config, number, power_of_two(max(perplexity, least)))),
     )
 
 
 def _even_advice(config: TrainConfig, fewer: str | None) -> str:
     """What makes the codes used evenly, or fewer of them."""
-    if config.quantizer == "ddcl":
-        if config.recipe == "tokens" and config.usage_balance < 1:
-            weight = f"--balance {min(1.0, max(0.3, 2 * config.usage_balance)):g}"
-        else:
-            weight = f"--usage-weight {max(0.05, 2 * config.loss_weights[1]):g}"
-        return f"Even out the use, {either(weight, fewer and f'take {fewer}')}."
-    if config.quantizer == "vq":
+    name, own = config.quantizer.name, config.quantizer.settings
+    if name in SOFT:
+        weight = f"--usage-weight {max(0.05, 2 * own['usage_weight']):g}"
+        if own.get("balance", 1.0) < 1:
+            weight = f"--balance {min(1.0, max(0.3, 2 * own['balance'])):g}"
+        return either(weight, fewer and f"take {fewer}", begin="even out the use, ")
+    if name == "vq":
         return vq_alternatives(config)
-    told = either(
-        fewer and f"take {fewer}, which would carry as much",
-        None if config.quantizer == "vq-ema" else "take --quantizer vq-ema",
-    )
-    told = told or f"train longer, {longer(config)}"
-    return f"{told[0].upper()}{told[1:]}."
+    other = "" if name == "vq-ema" else "take --quantizer vq-ema"
+    told = [fewer and f"take {fewer}, which would carry as much", other]
+    return either(*told) if any(told) else f"Train longer, {longer(config)}."
 
 
 def check_too_many_codes(
@@ -195,20 +193,19 @@ def check_too_many_codes(
     """More codes than the data can place.
 
     Args:
-        tokens: Of an epoch.
+        tokens: Number of tokens of an epoch.
         codes: K.
-        config: Of the training, for the advice.
-        number: Of the level, from 0.
+        config: The options of the training, for the advice.
+        number: Number of the level, from 0.
     """
     each = tokens / codes
     if each >= FEW_TOKENS:
         return None
     fewer = size(config, number, 2 ** math.floor(math.log2(max(1.0, tokens / FEW_TOKENS))))
-    told = either(fewer and f"take {fewer}", "train on more images (a larger --limit-train)")
     return Finding(
         "too-many-codes",
         "severe" if each < VERY_FEW_TOKENS else "warning",
         f"An epoch has {tokens:,} tokens for {codes:,} codes, {each:.1f} each; with fewer than "
         f"{FEW_TOKENS:g} a code follows single latents.",
-        f"{told[0].upper()}{told[1:]}.",
+        either(fewer and f"take {fewer}", "train on more images (a larger --limit-train)"),
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -14,14 +16,14 @@ from tqdm import tqdm
 
 from eval.report.frechet import FrechetDistance
 from eval.report.gap import GapMeter
-from eval.report.judges import Judges
+from eval.report.judges import Judges, ReadyJudges
 from eval.report.levels import level_ablation
 from eval.report.metrics import CODE_DEFINITIONS, METRICS, definitions, image_sums, with_perceptual
 from eval.report.refit import refit_decoder
 from eval.run import Run, open_run, splits_of
 from models import ImageTokenizer
-from training.data.datasets import to_float
-from training.metrics import Observer, evaluate_split, is_tokenless, squared_error_sums
+from training.data.feed import to_float
+from training.metrics import Observer, evaluate_split, squared_error_sums
 from training.run_log import finite
 from training.weights import WeightsError
 
@@ -48,9 +50,8 @@ def evaluate_run(
         limit_test: Use only the first N test images; all by default.
         device: As in train.py.
         batch_size: Images at a time.
-        refit_steps: Steps to refit a copy of the decoder to the tokens, on training images.
-        judges: Networks to judge with; none by default. One that cannot be had is named in the
-            figures, and the rest is measured all the same.
+        refit_steps: Steps to refit a copy of the decoder to the tokens.
+        judges: Networks to judge with; none by default. The figures name those that cannot be had.
         observers: Called with every batch of test images.
 
     Returns:
@@ -63,8 +64,7 @@ def evaluate_run(
     model, images = opened.model, opened.test_images
     sample = to_float(images[:1].to(next(model.parameters()).device))
     ready = (judges or Judges()).prepare(sample)
-    refit = _refit(opened, data_dir, refit_steps) if refit_steps else None
-    gap = GapMeter(model, refit)
+    gap = GapMeter(model, _refit(opened, data_dir, refit_steps) if refit_steps else None)
     figures = evaluate_split(
         model,
         images,
@@ -72,40 +72,50 @@ def evaluate_run(
         image_sums=with_perceptual(image_sums, ready.perceptual),
         decoders=gap.decoders,
         decoder_sums=with_perceptual(squared_error_sums, ready.perceptual),
-        observers=[
-            gap.observe,
-            *(_observer(distance) for distance in ready.distances.values()),
-            *observers,
-        ],
+        observers=[gap.observe, *map(_observer, ready.distances.values()), *observers],
         progress=lambda parts: _bar(list(parts), "test images", "batch"),
     )
-    with torch.no_grad():
-        tokens = [part.numel() for part in model.split(model.tokens(sample))]
-    if len(tokens) > 1:
-        ablation = level_ablation(
-            model, images, batch_size=batch_size, progress=lambda p: _bar(p, "levels", "batch")
-        )
-        levels = zip(ablation, figures["levels"], strict=True)
-        figures["levels"] = [added | measured for added, measured in levels]
+    if len(model.levels) > 1:
+        bar = functools.partial(_bar, what="levels", unit="batch")
+        added = level_ablation(model, images, batch_size=batch_size, progress=bar)
+        figures["levels"] = list(map(operator.or_, added, figures["levels"]))
     add_global_psnr(figures)
-    unavailable = [*ready.unavailable]
+    return _judged(opened, figures, gap, ready) | {"refit_steps": refit_steps}
+
+
+def _judged(
+    opened: Run, figures: dict[str, Any], gap: GapMeter, ready: ReadyJudges
+) -> dict[str, Any]:
+    """The report: what was judged, the figures, and what they mean."""
+    model, config, unavailable = opened.model, opened.config, [*ready.unavailable]
+    height, width = opened.test_images.shape[2:]
+    tokens = [rows * columns for rows, columns in model.grids(height, width)]
+    sizes = [level.codebook_size for level in model.levels]
+    tokenless = not model.has_tokens
     judged = {
-        **_head(opened, tokens),
+        "checkpoint": str(opened.path),
+        "quantizer": config.quantizer.name,
+        "dataset": opened.dataset,
+        "test_images": len(opened.test_images),
+        "step": opened.state["step"],
+        "codebook_size": None if tokenless else sizes if len(sizes) > 1 else sizes[0],
+        "codebook_dim": config.model.codebook_dim,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "tokens_per_image": None if tokenless else sum(tokens),
         **dict.fromkeys(f"{name}_{mode}" for name in METRICS for mode in MODES),
         **{name: value for name, value in figures.items() if name not in gap.extra},
-        **rates(figures, opened.config.codebook_sizes, tokens, sample[0, 0].numel()),
-        "gap": None if is_tokenless(model) else gap.rows(figures, tokens),
+        **rates(figures, config.model.codebook_sizes, tokens, height * width),
+        "gap": None if tokenless else gap.rows(figures, tokens),
         "gap_levels": gap.level_figures(),
-        "refit_steps": refit_steps,
-        **_distances(ready.distances, len(images), unavailable),
+        **_distances(ready.distances, len(opened.test_images), unavailable),
         "definitions": definitions(ready.perceptual) | ready.said | CODE_DEFINITIONS,
         "weights": ready.weights,
         "unavailable": unavailable,
         "versions": {name: version(name) for name in PACKAGES},
     }
     # A diverged run has figures that JSON has no numbers for.
-    judged = finite(judged)
-    return judged
+    found: dict[str, Any] = finite(judged)
+    return found
 
 
 class ImageErrors:
@@ -132,35 +142,17 @@ class ImageErrors:
         return torch.cat(self._parts)
 
 
-def _head(opened: Run, tokens: list[int]) -> dict[str, Any]:
-    """What was judged."""
-    model, config = opened.model, opened.config
-    sizes = [level.codebook_size for level in model.levels]
-    tokenless = is_tokenless(model)
-    return {
-        "checkpoint": str(opened.path),
-        "quantizer": config.quantizer,
-        "dataset": opened.dataset,
-        "test_images": len(opened.test_images),
-        "step": opened.state["step"],
-        "codebook_size": None if tokenless else sizes if len(sizes) > 1 else sizes[0],
-        "codebook_dim": config.codebook_dim,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "tokens_per_image": None if tokenless else sum(tokens),
-    }
-
-
 def _refit(opened: Run, data_dir: str | None, steps: int) -> ImageTokenizer | None:
     """A copy with a decoder refit to the tokens of the training images; None without tokens."""
-    if is_tokenless(opened.model):
+    if not opened.model.has_tokens:
         return None
     config = opened.config
-    train = splits_of(config, data_dir, limit_train=config.limit_train, limit_test=1).train
+    train = splits_of(config, data_dir, limit_train=config.data.limit_train, limit_test=1).train
     return refit_decoder(
         opened.model,
         train,
         steps=steps,
-        batch_size=config.batch_size,
+        batch_size=config.optimizer.batch_size,
         progress=lambda r: _bar(r, "refitting the decoder", "step"),
     )
 

@@ -8,18 +8,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models.resnet import BasicBlock
 
-from eval.report.cifar_resnet import FEATURES, SIDE, load_resnet56
-from training.weights import WeightsError, fetch_weights, read_weights
+from training.weights import WeightsError, fetch_weights, fill, read_weights
 
-INCEPTION_OPTION = "--inception-weights"
+INCEPTION_OPTION, RESNET_OPTION = "--inception-weights", "--resnet56-weights"
+FEATURES, SIDE = 64, 32
+# The mean and deviation of ImageNet, which the public weights were trained with.
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Passed(nn.Module):
     """Stands for an extractor where features come in ready, so that they are computed once.
 
     Args:
-        num_features: D, as torchmetrics asks for it.
+        num_features: D, which torchmetrics asks for.
     """
 
     def __init__(self, num_features: int) -> None:
@@ -40,8 +44,8 @@ class FrechetDistance:
     share their sampling noise, so this is far less than between two sets of different images.
 
     Args:
-        extractor: (B, C, H, W) in [0, 1] to (B, D).
-        num_features: D.
+        extractor: Takes images (B, C, H, W) in [0, 1] to features (B, D).
+        num_features: D, the number of features.
 
     Example:
         >>> distance = FrechetDistance(lambda images: images.flatten(1), 4)
@@ -95,12 +99,71 @@ class FrechetDistance:
         return self._against[name]
 
 
+class CIFARResNet(nn.Module):
+    """ResNet of 6 n + 2 layers for CIFAR-10, without its classifier: He et al., 2016, section 4.2.
+
+    Args:
+        depth: Number of layers, 6 n + 2.
+
+    Example:
+        >>> tuple(CIFARResNet(20).eval()(torch.rand(2, 3, 32, 32)).shape)
+        (2, 64)
+    """
+
+    def __init__(self, depth: int = 56) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        blocks = (depth - 2) // 6
+        self.layer1 = _stage(16, 16, blocks)
+        self.layer2 = _stage(16, 32, blocks)
+        self.layer3 = _stage(32, FEATURES, blocks)
+        self.linear = nn.Linear(FEATURES, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Pooled features (B, 64) of images (B, 3, 32, 32) in [0, 1]."""
+        mean, std = (images.new_tensor(values).view(1, 3, 1, 1) for values in (_MEAN, _STD))
+        x = F.relu(self.bn1(self.conv1((images - mean) / std)))
+        features: Tensor = self.layer3(self.layer2(self.layer1(x))).mean(dim=(2, 3))  # (B, 64)
+        return features
+
+
+class _Shortcut(nn.Module):
+    """Every second pixel, and zeros for the added channels: the paper's option A."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        half = x.shape[1] // 2
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, half, half))
+
+
+def _stage(inputs: int, channels: int, blocks: int) -> nn.Sequential:
+    first = BasicBlock(inputs, channels)
+    if inputs < channels:
+        first = BasicBlock(inputs, channels, stride=2, downsample=_Shortcut())
+    return nn.Sequential(first, *(BasicBlock(channels, channels) for _ in range(blocks - 1)))
+
+
+def load_resnet56(weights: Path) -> CIFARResNet:
+    """The extractor of ``rfd_resnet56``, in eval mode.
+
+    Args:
+        weights: A state dict, its keys with or without ``module.``.
+
+    Raises:
+        WeightsError: If there is no such file, or it is of another network.
+    """
+    network = CIFARResNet(56).eval().requires_grad_(False)
+    what = "weights of a CIFAR-10 ResNet-56 with option A shortcuts"
+    fill(network, read_weights(weights, RESNET_OPTION, what), RESNET_OPTION, weights)
+    return network
+
+
 def resnet56_distance(weights: Path, device: torch.device) -> FrechetDistance:
     """``rfd_resnet56``: on the 64 features of a CIFAR-10 classifier; it is no FID.
 
     Args:
-        weights: See :func:`eval.report.cifar_resnet.load_resnet56`.
-        device: Of the images.
+        weights: As in :func:`load_resnet56`.
+        device: The device of the images.
 
     Raises:
         WeightsError: As there, or, when it is updated, for images that are not 3 x 32 x 32.
@@ -127,7 +190,7 @@ def inception_distance(weights: Path | None, device: torch.device) -> FrechetDis
 
     Args:
         weights: A file of torch-fidelity's ``weights-inception-2015-12-05``; downloaded by default.
-        device: Of the images.
+        device: The device of the images.
 
     Raises:
         WeightsError: If they cannot be had.

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from eval.report.top_k import top_k_codes, top_of
 from models import ImageTokenizer
 from models.tokenizer import size_of
-from softvq import CodebookOutput, DDCLCodebook, StackOutput
-from softvq._internal.distributed import widest_dtype
-from softvq.attention import soft_quantize_attention
+from softvq import CodebookOutput, SoftCodebook, StackOutput
+from softvq.functional import soft_quantize, squared_distances
 from training.metrics import Decoder
 
 TOP = (8, 4, 2)
 # What a row of the table has, where the metric was measured.
 METRICS = ("mse", "psnr", "psnr_global", "lpips")
+# Elements of a matrix of distances held at a time.
+_BLOCK = 2**22
 
 
 class GapMeter:
@@ -36,7 +38,7 @@ class GapMeter:
     def __init__(self, model: ImageTokenizer, refit: ImageTokenizer | None = None) -> None:
         self.model = model
         self.levels = [
-            LevelGap(level) if isinstance(level, DDCLCodebook) else None for level in model.levels
+            LevelGap(level) if isinstance(level, SoftCodebook) else None for level in model.levels
         ]
         self.decoders: dict[str, Decoder] = {}
         smallest = min(level.codebook_size for level in model.levels)
@@ -109,7 +111,7 @@ class LevelGap:
         level: A soft codebook.
     """
 
-    def __init__(self, level: DDCLCodebook) -> None:
+    def __init__(self, level: SoftCodebook) -> None:
         self.level = level
         self.sums = torch.zeros(0)
         self.tokens = 0
@@ -128,16 +130,16 @@ class LevelGap:
         axis = 1 if level.channel_first else -1
         soft = out.quantized.movedim(axis, -1).reshape(-1, level.dim)[kept]
         prototypes = level.codebook[indices[:, 0]]
-        temperature = level.temperature.to(z.dtype)
-        variance = soft_quantize_attention(z, level.codebook.to(z.dtype), temperature).variance
+        codebook, heat = level.codebook.to(z.dtype), level.temperature.to(z.dtype)
+        blocks = z.split(max(1, _BLOCK // len(codebook)))
+        variance = torch.cat([soft_quantize(block, codebook, heat).variance for block in blocks])
         distance = (prototypes - soft).square().sum(dim=1)
         gap = (z - prototypes).square().sum(dim=1) - (z - soft).square().sum(dim=1)
         columns = [distance, variance / q[:, 0], gap, variance, q[:, 0]]
         for k in TOP:
             share = q[:, :k] / q[:, :k].sum(dim=1, keepdim=True)
             columns.append(-(share * share.clamp_min(1e-30).log2()).sum(dim=1))
-        wide = widest_dtype(z.device)
-        sums = torch.stack([column.to(wide).sum() for column in columns]).cpu()
+        sums = torch.stack(columns).cpu().double().sum(dim=1)
         self.sums = sums if not self.tokens else self.sums + sums
         self.tokens += len(z)
 
@@ -178,3 +180,84 @@ def _row(label: str, name: str, figures: Mapping[str, Any]) -> dict[str, Any]:
 def _mean_over(tokens: list[int]) -> Any:
     """Means of figures of levels, weighted by their tokens."""
     return lambda values: sum(n * v for n, v in zip(tokens, values, strict=True)) / sum(tokens)
+
+
+class TopAssignments(NamedTuple):
+    """The k largest assignments of N latents, the largest first.
+
+    Attributes:
+        q: (N, k), assignments as they are: not renormalised.
+        indices: (N, k) int64.
+    """
+
+    q: Tensor
+    indices: Tensor
+
+
+def top_assignments(
+    z: Tensor, codebook: Tensor, temperature: Tensor | float, k: int
+) -> TopAssignments:
+    """The k largest of a Boltzmann assignment, a block of latents at a time.
+
+    Args:
+        z: (N, D) latents.
+        codebook: (K, D) prototypes.
+        temperature: T > 0.
+        k: At most K are returned.
+
+    Example:
+        >>> codebook = torch.tensor([[0.0], [1.0], [9.0]])
+        >>> top = top_assignments(torch.zeros(1, 1), codebook, 1.0, k=2)
+        >>> top.indices.tolist(), [round(q, 3) for q in top.q[0].tolist()]
+        ([[0, 1]], [0.731, 0.269])
+    """
+    k = min(k, len(codebook))
+    parts = []
+    for block in z.split(max(1, _BLOCK // len(codebook))):
+        logits = -squared_distances(block, codebook) / temperature  # (n, K)
+        top, indices = logits.topk(k, dim=1)
+        parts.append(((top - logits.logsumexp(dim=1, keepdim=True)).exp(), indices))
+    q, indices = (torch.cat(part) for part in zip(*parts, strict=True))
+    return TopAssignments(q, indices)
+
+
+@contextmanager
+def top_k_codes(model: ImageTokenizer, k: int) -> Iterator[None]:
+    """Within it, every soft codebook's output mixes its k nearest prototypes, renormalised.
+
+    Later levels code what those mixes leave over, as they do of soft codes and of argmax codes.
+    Codebooks without a temperature are not changed.
+
+    Args:
+        model: Its codebooks.
+        k: Prototypes of a mix, at least 1; K or more is the soft code.
+
+    Raises:
+        ValueError: If k is less than 1.
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+
+    def mix(level: SoftCodebook, given: tuple[Any, ...], out: CodebookOutput) -> CodebookOutput:
+        top = top_of(level, out, k)
+        share = top.q / top.q.sum(dim=1, keepdim=True)
+        codes = (share[..., None] * level.codebook[top.indices]).sum(dim=1)  # (N, D)
+        codes = torch.where(out.indices.flatten()[:, None] >= 0, codes, 0.0)
+        axis = 1 if level.channel_first else -1
+        soft = out.quantized.movedim(axis, -1)  # (..., D)
+        mixed = codes.view_as(soft).to(soft.dtype).movedim(-1, axis)
+        return replace(out, quantized=mixed)
+
+    soft = [level for level in model.levels if isinstance(level, SoftCodebook)]
+    handles = [level.register_forward_hook(mix) for level in soft]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def top_of(level: SoftCodebook, out: CodebookOutput, k: int) -> TopAssignments:
+    """:func:`top_assignments` of the latents that a level's output is of."""
+    temperature = level.temperature.to(out.latents.dtype)
+    return top_assignments(out.latents, level.codebook.to(out.latents.dtype), temperature, k)

@@ -8,14 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from eval.report.gap_figure import gap_figure
-from eval.report.html import Problem, write_page
-from eval.run import log_of_checkpoint, splits_of
-from training.checkpoint import find_checkpoint, load_checkpoint, load_model
-from training.config import TrainConfig
-from training.devices import choose_device
-from training.figures import CLASS_NAMES, codebook_pictures
-from training.run_log import read_metrics
+from eval.doctor.finding import Finding
+from eval.report.html import write_page
+from eval.run import open_run
+from training.figures import codebook_pictures
 
 # For the pictures alone: enough for rare codes, and a few seconds.
 MAX_IMAGES = 1024
@@ -25,7 +21,7 @@ def write_run_page(
     path: Path,
     run: Path,
     report: Mapping[str, Any],
-    findings: Sequence[Problem] | None = None,
+    findings: Sequence[Finding] | None = None,
     *,
     data_dir: str | None = None,
     limit_test: int | None = None,
@@ -36,10 +32,9 @@ def write_run_page(
 
     Args:
         path: The HTML file.
-        run: Run folder (its best.pt) or checkpoint; metrics.jsonl beside it gives the
-            trajectories, where it is there.
+        run: Run folder (its best.pt) or checkpoint.
         report: What :func:`eval.report.evaluate.evaluate_run` says of the same checkpoint.
-        findings: Of the doctor; None where it was not asked.
+        findings: What the doctor found; None where it was not asked.
         data_dir: Folder of the data; where the training found it by default.
         limit_test: Use only the first N test images.
         device: As in train.py.
@@ -49,26 +44,15 @@ def write_run_page(
     Raises:
         UserError: If the checkpoint, the data or the device cannot be used.
     """
-    checkpoint = find_checkpoint(run)
-    state = load_checkpoint(checkpoint)
-    model = load_model(state, str(checkpoint)).to(choose_device(device))
-    config = TrainConfig.from_dict(state["config"])
-    splits = splits_of(config, data_dir, limit_train=1, limit_test=limit_test)
-    log = log_of_checkpoint(checkpoint)
-    if not all(value.isfinite().all() for value in model.state_dict().values()):
-        # Nothing can be drawn of such a model; the doctor says so on the page.
-        write_page(path, report, {}, findings, state["config"])
-        return
-    curve = gap_figure(report)
-    pictures = {} if curve is None else {"gap": curve}
-    pictures |= codebook_pictures(
-        model,
-        splits.test,
-        splits.test_labels,
-        [] if log is None else read_metrics(log),
-        [tracker["history"] for tracker in state["trackers"]],
-        class_names=CLASS_NAMES.get(splits.name),
-        errors=errors,
-        max_images=MAX_IMAGES,
-    )
-    write_page(path, report, pictures, findings, state["config"])
+    opened = open_run(run, data_dir=data_dir, limit_test=limit_test, device=device)
+    pictures = {}
+    # Nothing can be drawn of a model that diverged; the doctor says so on the page.
+    if all(value.isfinite().all() for value in opened.model.state_dict().values()):
+        pictures = codebook_pictures(
+            opened.model,
+            opened.test_images,
+            histories=[tracker["history"] for tracker in opened.state["trackers"]],
+            errors=errors,
+            max_images=MAX_IMAGES,
+        )
+    write_page(path, report, pictures, findings, opened.state["config"])

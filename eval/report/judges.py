@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -43,7 +44,7 @@ class Judges:
     Attributes:
         lpips: Net of LPIPS, ``squeeze``, ``alex`` or ``vgg``; None leaves it out.
         lpips_weights: File of its features; torchvision's are downloaded by default.
-        lpips_resize: Side to which images are scaled for it.
+        lpips_resize: Side to which images are scaled for it, in pixels.
         fid: Whether to measure rFID.
         inception_weights: File of its InceptionV3; downloaded by default.
         resnet56_weights: File of a CIFAR-10 ResNet-56; None leaves ``rfd_resnet56`` out.
@@ -66,8 +67,10 @@ class Judges:
     resnet56_weights: Path | None = None
 
     def __post_init__(self) -> None:
-        for name, of in (("lpips_weights", "lpips"), ("lpips_resize", "lpips"),
-                         ("inception_weights", "fid")):  # fmt: skip
+        pairs = (
+            ("lpips_weights", "lpips"), ("lpips_resize", "lpips"), ("inception_weights", "fid")
+        )  # fmt: skip
+        for name, of in pairs:
             if getattr(self, name) and not getattr(self, of):
                 option = name.replace("_", "-")
                 raise UserError(f"--{option} does nothing without --{of}: give both")
@@ -88,49 +91,47 @@ class Judges:
         Args:
             sample: (1, C, H, W) in [0, 1], on the device.
         """
-        device = sample.device
-        ready = ReadyJudges(None, {}, {}, [], {})
-        if self.lpips is not None:
+        device, ready = sample.device, ReadyJudges(None, {}, {}, [], {})
+
+        def tried(name: str, make: Callable[[], Any], judge: Callable[[Any], object]) -> Any:
             try:
-                distance = PerceptualDistance(self.lpips, self.lpips_weights, self.lpips_resize)
-                distance.to(device)(sample, sample)
-                ready = ready._replace(perceptual=distance)
-                ready.weights["lpips"] = self._origin("lpips")
+                made = make()
+                judge(made)
             except WeightsError as error:
                 ready.unavailable.append(str(error))
-        if self.resnet56_weights is not None:
-            self._add(ready, "rfd_resnet56", sample)
+                return None
+            file = self.files.get(name)
+            digest = file and hashlib.sha256(file.read_bytes()).hexdigest()
+            ready.weights[name] = f"{file.name}, SHA-256 {digest}" if file else "downloaded"
+            return made
+
+        def add(name: str, make: Callable[[], FrechetDistance], said: str) -> None:
+            distance = tried(name, make, lambda made: made.extractor(sample))
+            if distance is not None:
+                ready.distances[name] = distance
+                ready.said[name] = f"{_FRECHET[0]}{said}; {_FRECHET[1]}"
+
+        perceptual = None
+        if (net := self.lpips) is not None:
+            perceptual = tried(
+                "lpips",
+                lambda: PerceptualDistance(net, self.lpips_weights, self.lpips_resize).to(device),
+                lambda made: made(sample, sample),
+            )
+        if (file := self.resnet56_weights) is not None:
+            said = "64 features of a CIFAR-10 ResNet-56; it is no FID"
+            add("rfd_resnet56", lambda: resnet56_distance(file, device), said)
         if self.fid:
-            self._add(ready, "rfid", sample)
-        return ready
+            said = (
+                "2,048 features of the InceptionV3 of FID, resized as in its TensorFlow code; "
+                f"torch-fidelity {version('torch-fidelity')}"
+            )
+            add("rfid", lambda: inception_distance(self.inception_weights, device), said)
+        return ready._replace(perceptual=perceptual)
 
-    def _origin(self, name: str) -> str:
-        """Where the weights of a figure came from."""
-        file = self.files.get(name)
-        if file is None:
-            return "downloaded"
-        return f"{file.name}, SHA-256 {hashlib.sha256(file.read_bytes()).hexdigest()}"
 
-    def _add(self, ready: ReadyJudges, name: str, sample: Tensor) -> None:
-        try:
-            if name == "rfid":
-                distance = inception_distance(self.inception_weights, sample.device)
-                said = (
-                    "2,048 features of the InceptionV3 of FID, resized as in its TensorFlow code; "
-                    f"torch-fidelity {version('torch-fidelity')}"
-                )
-            else:
-                assert self.resnet56_weights is not None
-                distance = resnet56_distance(self.resnet56_weights, sample.device)
-                said = "64 features of a CIFAR-10 ResNet-56; it is no FID"
-            distance.extractor(sample)
-        except WeightsError as error:
-            ready.unavailable.append(str(error))
-            return
-        ready.distances[name] = distance
-        ready.weights[name] = self._origin(name)
-        ready.said[name] = (
-            f"Fréchet distance between originals and reconstructions: {said}; torchmetrics "
-            f"{version('torchmetrics')}. Too large at few images, by about c / N: the half figures "
-            "are of every second pair, and what they are larger by is about the bias that is left."
-        )
+_FRECHET = (
+    "Fréchet distance between originals and reconstructions: ",
+    f"torchmetrics {version('torchmetrics')}. Too large at few images, by about c / N: the half "
+    "figures are of every second pair, and what they are larger by is about the bias that is left.",
+)

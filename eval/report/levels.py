@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from models import ImageTokenizer
 from models.tokenizer import size_of
-from training.data.datasets import to_float
+from training.data.feed import to_float
 from training.metrics import squared_error_sums, trackers_of
 
 
@@ -39,45 +40,53 @@ def level_ablation(
         ``psnr_drop_without``, in dB against all levels.
     """
     device = next(model.parameters()).device
-    trackers = trackers_of(model)
     batches = list(images.split(batch_size))
-    for part in progress(batches):
-        tokens = model.split(model.tokens(to_float(part.to(device))))
-        for tracker, own in zip(trackers, tokens, strict=True):
-            tracker.update(own)
-    means = [
-        (tracker.counts.to(level.codebook) / tracker.counts.sum()) @ level.codebook
-        for level, tracker in zip(model.levels, trackers, strict=True)
-    ]
-    count = len(model.levels)
-    sums = [[0.0, 0.0, 0.0] for _ in range(count)]
+    means = _mean_codes(model, (part.to(device) for part in progress(batches)))
+    sums = torch.zeros(len(means), 3, dtype=torch.float64)
     for part in progress(batches):
         batch = to_float(part.to(device))
         # Coded again: tokens kept from the first pass would grow with the number of images.
         codes = model.codes(model.tokens(batch))
-        for number in range(count):
-            prefix = model.decode_codes(codes[: number + 1], size_of(batch)).clamp(0, 1)
+
+        def errors(given: list[Tensor], batch: Tensor = batch) -> dict[str, Tensor]:
+            return squared_error_sums(model.decode_codes(given, size_of(batch)).clamp(0, 1), batch)
+
+        for number, mean in enumerate(means):
+            prefix = errors(codes[: number + 1])
             without = [*codes]
-            without[number] = means[number].expand_as(codes[number])
-            errors = squared_error_sums(prefix, batch)
-            decoded = model.decode_codes(without, size_of(batch)).clamp(0, 1)
-            lost = squared_error_sums(decoded, batch)["psnr"]
-            for place, value in enumerate((errors["mse"], errors["psnr"], lost)):
-                sums[number][place] += float(value) / len(images)
-    sizes = [own[0].numel() for own in tokens]
-    pixels = images.shape[2] * images.shape[3]
-    bits = 0.0
-    rows = []
-    for number, (mse, psnr, without_psnr) in enumerate(sums):
-        bits += sizes[number] * math.log2(model.levels[number].codebook_size)
-        rows.append(
-            {
-                "codebook_size": model.levels[number].codebook_size,
-                "tokens_per_image": sizes[number],
-                "prefix_bits_per_pixel": bits / pixels,
-                "prefix_mse": mse,
-                "prefix_psnr": psnr,
-                "psnr_drop_without": sums[-1][1] - without_psnr,
-            }
-        )
-    return rows
+            without[number] = mean.expand_as(codes[number])
+            row = prefix["mse"], prefix["psnr"], errors(without)["psnr"]
+            sums[number] += torch.stack(row).cpu()
+    return _rows(model, images, (sums / len(images)).T.tolist())
+
+
+def _rows(model: ImageTokenizer, images: Tensor, means: list[list[float]]) -> list[dict[str, Any]]:
+    """The levels' figures from MSE and PSNR of each prefix, and PSNR without each level."""
+    mse, psnr, without_psnr = means
+    height, width = images.shape[2:]
+    tokens = [rows * columns for rows, columns in model.grids(height, width)]
+    sizes = [level.codebook_size for level in model.levels]
+    bits = accumulate(n * math.log2(size) for n, size in zip(tokens, sizes, strict=True))
+    return [
+        {
+            "codebook_size": sizes[number],
+            "tokens_per_image": tokens[number],
+            "prefix_bits_per_pixel": so_far / (height * width),
+            "prefix_mse": mse[number],
+            "prefix_psnr": psnr[number],
+            "psnr_drop_without": psnr[-1] - without_psnr[number],
+        }
+        for number, so_far in enumerate(bits)
+    ]
+
+
+def _mean_codes(model: ImageTokenizer, batches: Iterable[Tensor]) -> list[Tensor]:
+    """For each level (D,), the mean of the codes of images."""
+    trackers = trackers_of(model)
+    for part in batches:
+        for tracker, own in zip(trackers, model.split(model.tokens(to_float(part))), strict=True):
+            tracker.update(own)
+    return [
+        (tracker.counts.to(level.codebook) / tracker.counts.sum()) @ level.codebook
+        for level, tracker in zip(model.levels, trackers, strict=True)
+    ]

@@ -7,7 +7,6 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from softvq._internal.distributed import widest_dtype
 from training.losses import PerceptualDistance
 from training.metrics import ImageSums, squared_error_sums
 
@@ -73,7 +72,7 @@ def with_perceptual(sums: ImageSums, distance: PerceptualDistance | None) -> Ima
 
     def with_lpips(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
         lpips = distance(recon.float(), images.float())  # (B,)
-        return sums(recon, images) | {"lpips": lpips.to(widest_dtype(lpips.device)).sum()}
+        return sums(recon, images) | {"lpips": lpips.cpu().double().sum()}
 
     return with_lpips
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from models import ImageTokenizer
 from models.tokenizer import size_of
-from training.data.datasets import to_float
+from training.data.feed import to_float
 
 
 def refit_decoder(

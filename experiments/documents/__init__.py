@@ -1,1 +1,1 @@
-"""Documents as mixtures of prototypes."""
+"""Documents without labels: clusters by a DDCL readout or codebook beside k-means, and heads."""

@@ -1,109 +1,70 @@
-"""Clusterings of document vectors to compare a readout with, all of scikit-learn."""
+"""Clusterings of document vectors by scikit-learn, to compare a readout with."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
 
-from experiments.documents.vectors import Documents, LinearEncoder, unit
+from .vectors import Documents, LinearEncoder
 
-INITIALISATIONS = 10  # the best by its own criterion is kept
-
-
-class Baseline(NamedTuple):
-    """A clustering that does not look at prototypes of tokens.
-
-    Attributes:
-        vectors: What it clusters, of documents and the linear encoder: (N, F).
-        model: Called with K and a seed; has ``fit`` and ``predict``.
-    """
-
-    vectors: Callable[[Documents, LinearEncoder], NDArray[np.float32]]
-    model: Callable[[int, int], Any]
-
-    def clusters(
-        self,
-        train: Documents,
-        others: list[Documents],
-        encoder: LinearEncoder,
-        codebook_size: int,
-        seed: int,
-    ) -> list[NDArray[np.int64]]:
-        """Fit on one split, cluster others: (N,) for each."""
-        from sklearn.exceptions import ConvergenceWarning
-
-        model = self.model(codebook_size, seed)
-        with warnings.catch_warnings():
-            # Of a single initialisation, or fewer distinct documents than clusters.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(self.vectors(train, encoder))
-        return [model.predict(self.vectors(split, encoder)) for split in others]
+INITIALISATIONS = 10  # The best by its own criterion is kept.
+Vectors = Callable[[Documents, LinearEncoder], Tensor]
+Model = Callable[[int, int], Any]
 
 
-def baselines() -> dict[str, Baseline]:
-    """All of them by name.
+def clusters(
+    baseline: tuple[Vectors, Model],
+    train: Documents,
+    others: list[Documents],
+    encoder: LinearEncoder,
+    codebook_size: int,
+    seed: int,
+) -> list[NDArray[np.int64]]:
+    """Fit a baseline on one split and cluster the others: (N,) for each."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    vectors, model = baseline[0], baseline[1](codebook_size, seed)
+    with warnings.catch_warnings():
+        # One initialisation did not converge, or there are fewer vectors than clusters.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(vectors(train, encoder).numpy())
+    return [model.predict(vectors(split, encoder).numpy()) for split in others]
+
+
+def baselines() -> dict[str, tuple[Vectors, Model]]:
+    """Return by name what each baseline clusters, (N, F), and a model of K and a seed.
 
     Example:
         >>> sum("k-means" in name for name in baselines())
         6
     """
-    return {
-        "k-means, CLS": Baseline(_cls, _kmeans),
-        "k-means, mean": Baseline(_mean, _kmeans),
-        "mini-batch k-means, mean": Baseline(_mean, _minibatch),
-        "spherical k-means, CLS": Baseline(_unit_cls, _kmeans),
-        "spherical k-means, mean": Baseline(_unit_mean, _kmeans),
-        "k-means, principal axes": Baseline(_axes, _kmeans),
-        "Gaussian mixture, principal axes": Baseline(_axes, _mixture),
-    }
-
-
-def _cls(documents: Documents, encoder: LinearEncoder) -> NDArray[np.float32]:
-    return documents.cls
-
-
-def _mean(documents: Documents, encoder: LinearEncoder) -> NDArray[np.float32]:
-    return documents.mean
-
-
-def _unit_cls(documents: Documents, encoder: LinearEncoder) -> NDArray[np.float32]:
-    return _unit(documents.cls)
-
-
-def _unit_mean(documents: Documents, encoder: LinearEncoder) -> NDArray[np.float32]:
-    return _unit(documents.mean)
-
-
-def _axes(documents: Documents, encoder: LinearEncoder) -> NDArray[np.float32]:
-    return encoder(documents.mean).numpy()
-
-
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    import torch
-
-    return unit(torch.as_tensor(vectors)).numpy()
-
-
-def _kmeans(codebook_size: int, seed: int) -> Any:
-    from sklearn.cluster import KMeans
-
-    return KMeans(codebook_size, n_init=INITIALISATIONS, random_state=seed)
-
-
-def _minibatch(codebook_size: int, seed: int) -> Any:
-    from sklearn.cluster import MiniBatchKMeans
-
-    return MiniBatchKMeans(codebook_size, n_init=INITIALISATIONS, random_state=seed)
-
-
-def _mixture(codebook_size: int, seed: int) -> Any:
+    from sklearn.cluster import KMeans, MiniBatchKMeans
     from sklearn.mixture import GaussianMixture
 
-    # Coordinates have unit mean variance, so the floor of a variance is 1 % of it.
-    return GaussianMixture(
-        codebook_size, covariance_type="tied", reg_covar=1e-2, n_init=3, random_state=seed
-    )
+    def kmeans(size: int, seed: int, kind: Any = KMeans) -> Any:
+        return kind(size, n_init=INITIALISATIONS, random_state=seed)
+
+    def mixture(size: int, seed: int) -> Any:
+        # Coordinates have unit mean variance, so the floor of a variance is 1 % of it.
+        options = {"covariance_type": "tied", "reg_covar": 1e-2, "n_init": 3}
+        return GaussianMixture(size, **options, random_state=seed)
+
+    def axes(documents: Documents, encoder: LinearEncoder) -> Tensor:
+        return encoder(documents.mean)
+
+    return {
+        "k-means, CLS": (lambda d, _: d.cls, kmeans),
+        "k-means, mean": (lambda d, _: d.mean, kmeans),
+        "mini-batch k-means, mean": (lambda d, _: d.mean, partial(kmeans, kind=MiniBatchKMeans)),
+        "spherical k-means, CLS": (lambda d, _: normalize(d.cls), kmeans),
+        "spherical k-means, mean": (lambda d, _: normalize(d.mean), kmeans),
+        "k-means, principal axes": (axes, kmeans),
+        "Gaussian mixture, principal axes": (axes, mixture),
+    }

@@ -11,31 +11,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.documents.encoder import Encoder
 from training.checkpoint import write_atomic
 from training.errors import UserError
 
-# Documents of a file of the cache: what a cut can cost.
-CHUNK = 256
+from .encoder import Encoder
+
+CHUNK = 256  # Documents in a file of the cache: what an interruption can cost.
 BATCH = 16
-# Raised when a file of the cache means something else than before.
-CACHE_FORMAT = 1
+CACHE_FORMAT = 1  # Raised when a file of the cache means something else than before.
 
 
 class TokenEmbeddings(NamedTuple):
     """Last hidden states of N documents, one after the other.
 
     Attributes:
-        tokens: float16 (M, D), the documents' tokens, special ones included.
-        ids: int32 (M,), their vocabulary indices.
-        lengths: int64 (N,), tokens of each document, at least 1; they sum to M.
+        tokens: The vectors of the documents' tokens, special ones included, float16 (M, D).
+        ids: The vocabulary indices of these tokens, int32 (M,).
+        lengths: The number of tokens of each document, at least 1, int64 (N,). They sum to M.
     """
 
     tokens: Tensor
@@ -44,7 +42,7 @@ class TokenEmbeddings(NamedTuple):
 
     @property
     def offsets(self) -> Tensor:
-        """int64 (N + 1,): document n is ``tokens[offsets[n]:offsets[n + 1]]``."""
+        """Where documents begin, int64 (N + 1,): n is ``tokens[offsets[n]:offsets[n + 1]]``."""
         return torch.cat([self.lengths.new_zeros(1), self.lengths.cumsum(0)])
 
 
@@ -56,52 +54,44 @@ def embed(
     max_length: int = 128,
     progress: str | None = None,
 ) -> TokenEmbeddings:
-    """Token embeddings of documents, from the cache where it has them.
+    """Embed documents, from the cache where it has them.
 
-    The cache holds a file for each 256 documents, named after the encoder's files, the length
-    and the texts themselves: a run that was cut goes on where it stopped, and more documents,
-    appended, cost only themselves.
+    The cache holds a file for each 256 documents, named after a hash of the encoder's files, the
+    length and the texts. So an interrupted run goes on where it stopped, and documents that are
+    appended cost only themselves.
 
     Args:
         texts: The documents.
-        encoder: What embeds them.
-        cache: Folder of the files; made if missing.
-        max_length: Tokens kept of each document, special ones included.
-        progress: What a progress bar is to say; None shows none.
+        encoder: The encoder that embeds them.
+        cache: The folder of the files; made if missing.
+        max_length: The number of tokens to keep of each document, special ones included.
+        progress: The title of a progress bar; None shows none.
 
     Returns:
-        In the order of the texts.
+        The embeddings in the order of the texts.
 
     Raises:
         UserError: If there are no texts, or the encoder cannot take that many tokens.
     """
     _check(texts, encoder, max_length)
-    starts = range(0, len(texts), CHUNK)
     parts = []
-    bar = tqdm(total=len(texts), desc=progress, unit="doc", disable=progress is None)
-    with bar:
-        for start in starts:
-            chunk = texts[start : start + CHUNK]
-            path = cache / f"{_key(chunk, encoder, max_length)}.safetensors"
-            part = _cached(path)
-            if part is None:
-                part = _encode(chunk, encoder, max_length)
-                _store(path, part)
-            parts.append(part)
-            bar.update(len(chunk))
+    with tqdm(total=len(texts), desc=progress, unit="doc", disable=progress is None) as bar:
+        for start in range(0, len(texts), CHUNK):
+            parts.append(_cached(texts[start : start + CHUNK], encoder, cache, max_length))
+            bar.update(len(parts[-1].lengths))
     return TokenEmbeddings(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
 def padded(embeddings: TokenEmbeddings, rows: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
-    """Some documents as a batch.
+    """Gather some documents as a batch.
 
     Args:
-        embeddings: Of all documents.
-        rows: Which ones.
+        embeddings: The embeddings of all documents.
+        rows: The numbers of the documents to take.
 
     Returns:
-        float32 (B, T, D), zero where padded, and the mask, bool (B, T), True where there is a
-        token.
+        Their vectors, float32 (B, T, D), zero where padded; and the mask, bool (B, T), True where
+        there is a token.
 
     Example:
         >>> e = TokenEmbeddings(torch.ones(3, 2).half(), torch.arange(3), torch.tensor([1, 2]))
@@ -117,29 +107,6 @@ def padded(embeddings: TokenEmbeddings, rows: Sequence[int] | Tensor) -> tuple[T
     return torch.where(mask[..., None], tokens, 0.0), mask  # (B, T, D)
 
 
-def first_tokens(embeddings: TokenEmbeddings) -> np.ndarray:
-    """The vector at each document's first place, BERT's CLS token: float32 (N, D).
-
-    Example:
-        >>> e = TokenEmbeddings(torch.eye(3).half(), torch.arange(3), torch.tensor([1, 2]))
-        >>> first_tokens(e).tolist()
-        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
-    """
-    return embeddings.tokens[embeddings.offsets[:-1]].float().numpy()
-
-
-def mean_tokens(embeddings: TokenEmbeddings) -> np.ndarray:
-    """The mean of each document's token vectors: float32 (N, D).
-
-    Example:
-        >>> e = TokenEmbeddings(torch.eye(3).half(), torch.arange(3), torch.tensor([1, 2]))
-        >>> mean_tokens(e).tolist()
-        [[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]
-    """
-    documents = embeddings.tokens.split(embeddings.lengths.tolist())
-    return torch.stack([document.float().mean(dim=0) for document in documents]).numpy()
-
-
 def _check(texts: Sequence[str], encoder: Encoder, max_length: int) -> None:
     if not texts:
         raise UserError("there are no documents to embed")
@@ -152,22 +119,17 @@ def _check(texts: Sequence[str], encoder: Encoder, max_length: int) -> None:
         )
 
 
-def _key(texts: Sequence[str], encoder: Encoder, max_length: int) -> str:
-    content = json.dumps([CACHE_FORMAT, encoder.key, max_length, *texts])
-    return hashlib.sha256(content.encode()).hexdigest()[:32]
-
-
-def _cached(path: Path) -> TokenEmbeddings | None:
-    """What a file of the cache holds, or None where it is missing or damaged."""
+def _cached(texts: Sequence[str], encoder: Encoder, cache: Path, length: int) -> TokenEmbeddings:
+    """Read a file of the cache; make it where it is missing or damaged."""
+    content = json.dumps([CACHE_FORMAT, encoder.key, length, *texts])
+    path = cache / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.safetensors"
     try:
         return TokenEmbeddings(**load_file(path))
     except (FileNotFoundError, SafetensorError, TypeError):
-        return None
-
-
-def _store(path: Path, part: TokenEmbeddings) -> None:
-    content = save(part._asdict())
-    write_atomic(path, lambda file: file.write(content))
+        made = _encode(texts, encoder, length)
+    stored = save(made._asdict())
+    write_atomic(path, lambda file: file.write(stored))
+    return made
 
 
 @torch.no_grad()
@@ -178,15 +140,11 @@ def _encode(texts: Sequence[str], encoder: Encoder, max_length: int) -> TokenEmb
     order = sorted(range(len(texts)), key=lambda row: len(ids[row]))
     for start in range(0, len(order), BATCH):
         rows = order[start : start + BATCH]
-        batch = encoder.tokenizer.pad(
-            {"input_ids": [ids[row] for row in rows]}, return_tensors="pt"
-        )
+        unpadded = {"input_ids": [ids[row] for row in rows]}
+        batch = encoder.tokenizer.pad(unpadded, return_tensors="pt")
         hidden = encoder.model(**batch).last_hidden_state.half()  # (B, T, D)
         # By the mask: some tokenizers pad on the left.
         for row, vectors, mask in zip(rows, hidden, batch["attention_mask"].bool(), strict=True):
             states[row] = vectors[mask]
-    return TokenEmbeddings(
-        tokens=torch.cat(states),
-        ids=torch.tensor([i for row in ids for i in row], dtype=torch.int32),
-        lengths=torch.tensor([len(row) for row in ids]),
-    )
+    flat = torch.tensor([i for row in ids for i in row], dtype=torch.int32)
+    return TokenEmbeddings(torch.cat(states), flat, torch.tensor([len(row) for row in ids]))

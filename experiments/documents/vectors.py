@@ -7,42 +7,42 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from experiments.documents.embeddings import TokenEmbeddings, first_tokens, mean_tokens
+from .embeddings import TokenEmbeddings
 
 
 class LinearEncoder(NamedTuple):
     """A frozen map of vectors onto d axes, fitted without labels.
 
     Attributes:
-        center: float32 (D,), mean of the unit vectors that it was fitted on.
-        axes: float32 (D, d), orthogonal, all of one length, chosen so that the mean variance of a
-            fitted coordinate is 1.
+        center: The mean of the unit vectors that it was fitted on, float32 (D,).
+        axes: Orthogonal axes of one length, float32 (D, d). That length gives the coordinates of
+            the fitted vectors a mean variance of 1.
     """
 
     center: Tensor
     axes: Tensor
 
-    def __call__(self, vectors: np.ndarray | Tensor) -> Tensor:
-        """Encode vectors: (N, D), float32 (N, d)."""
-        return (unit(torch.as_tensor(vectors).float()) - self.center) @ self.axes
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """Encode vectors (N, D) as float32 (N, d)."""
+        return (normalize(vectors.float()) - self.center) @ self.axes
 
 
 class Documents(NamedTuple):
     """What methods cluster: one split, embedded.
 
     Attributes:
-        tokens: All its token vectors.
-        cls: float32 (N, D), each document's vector at its first place.
-        mean: float32 (N, D), each document's mean token.
+        tokens: The vectors of all tokens.
+        cls: The vector at each document's first place, BERT's CLS token, float32 (N, D).
+        mean: The mean of each document's token vectors, float32 (N, D).
     """
 
     tokens: TokenEmbeddings
-    cls: np.ndarray
-    mean: np.ndarray
+    cls: Tensor
+    mean: Tensor
 
 
 def documents(tokens: TokenEmbeddings) -> Documents:
@@ -50,42 +50,33 @@ def documents(tokens: TokenEmbeddings) -> Documents:
 
     Example:
         >>> e = TokenEmbeddings(torch.eye(3).half(), torch.arange(3), torch.tensor([1, 2]))
-        >>> documents(e).mean.tolist()
-        [[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]
+        >>> documents(e).cls.tolist(), documents(e).mean[1].tolist()
+        ([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [0.0, 0.5, 0.5])
     """
-    return Documents(tokens, first_tokens(tokens), mean_tokens(tokens))
+    parts = tokens.tokens.split(tokens.lengths.tolist())
+    cls = tokens.tokens[tokens.offsets[:-1]].float()
+    return Documents(tokens, cls, torch.stack([part.float().mean(dim=0) for part in parts]))
 
 
-def unit(vectors: Tensor) -> Tensor:
-    """Vectors (..., D) divided by their Euclidean length; zero stays zero.
-
-    Example:
-        >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
-        tensor([[0.6000, 0.8000],
-                [0.0000, 0.0000]])
-    """
-    return torch.nn.functional.normalize(vectors, dim=-1)
-
-
-def fit_encoder(vectors: np.ndarray, axes: int) -> LinearEncoder:
-    """Principal components of unit vectors, scaled to unit mean variance.
+def fit_encoder(vectors: Tensor, axes: int) -> LinearEncoder:
+    """Fit principal components of unit vectors, scaled to unit mean variance.
 
     Args:
-        vectors: (N, D) document vectors.
-        axes: d; fewer are kept where N or D are smaller.
+        vectors: (N, D) The document vectors, at least two.
+        axes: The number of axes to keep, d. Fewer are kept where N or D are smaller.
 
     Raises:
         ValueError: If there are fewer than two vectors, or all point the same way.
 
     Example:
-        >>> vectors = np.random.default_rng(0).standard_normal((50, 8))
+        >>> vectors = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
         >>> codes = fit_encoder(vectors, axes=4)(vectors)
         >>> tuple(codes.shape), round(codes.var(dim=0, correction=0).mean().item(), 4)
         ((50, 4), 1.0)
     """
     if len(vectors) < 2:
         raise ValueError(f"principal axes need at least two vectors, got {len(vectors)}")
-    directions = unit(torch.as_tensor(vectors).float())
+    directions = normalize(vectors.float())
     center = directions.mean(dim=0)
     covariance = torch.cov((directions - center).double().mT, correction=0)  # (D, D)
     variances, vectors_ = torch.linalg.eigh(torch.atleast_2d(covariance))

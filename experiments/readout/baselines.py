@@ -1,6 +1,7 @@
-"""What is read out of a sequence without DDCL: mean, CLS, Slot Attention, learned queries.
+"""Readouts of a sequence without DDCL: mean, CLS, Slot Attention and learned queries.
 
-Called as :class:`softvq.DDCLReadout` is, ``readout(tokens, mask)``, with outputs of the same names.
+All are called as :class:`softvq.DDCLReadout` is, ``readout(tokens, mask)``, and name their outputs
+as it does. B documents have T tokens of size D, and K slots.
 """
 
 from __future__ import annotations
@@ -8,21 +9,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor, nn
 
-from softvq._internal.latents import compute_dtype
-from softvq.documents.proportions import checked_documents, mean_token
+# This is added to the assignments of Slot Attention before they are normalised over tokens.
+EPSILON = 1e-8
 
 
 class BaselineOutput(NamedTuple):
     """What a readout without codebook makes of a batch of documents.
 
     Attributes:
-        pooled: (B, D), zero for a document of padding only.
+        pooled: (B, D), one vector for each document, zero where a document is padding only.
         proportions: (B, K), mean assignment of the real tokens to the slots, or None where tokens
             are not shared out.
-        prototypes: (B, K, D), the document as K vectors: its slots; None where there are none.
-        loss: Scalar to add to the task's loss: zero, these readouts have none of their own.
+        prototypes: (B, K, D), the slots of each document, or None where there are none.
+        loss: Scalar to add to the task's loss; it is zero, since these readouts have no loss.
     """
 
     pooled: Tensor
@@ -31,15 +33,11 @@ class BaselineOutput(NamedTuple):
     loss: Tensor
 
 
-class MeanReadout(nn.Module):
-    """Mean of the real tokens.
+class Baseline(nn.Module):
+    """The check of the input, which all baselines share; ``read`` does the rest.
 
     Args:
-        dim: D.
-
-    Example:
-        >>> MeanReadout(2)(torch.tensor([[[1.0, 0.0], [3.0, 2.0]]])).pooled
-        tensor([[2., 1.]])
+        dim: D, the size of a token, at least 1.
     """
 
     def __init__(self, dim: int) -> None:
@@ -48,17 +46,44 @@ class MeanReadout(nn.Module):
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> BaselineOutput:
         """Read documents out; see :meth:`softvq.DDCLReadout.forward`."""
-        checked_documents(tokens, mask, self.dim)
+        fits = tokens.dim() == 3 and tokens.shape[2] == self.dim
+        if not fits or (mask is not None and mask.shape != tokens.shape[:2]):
+            raise ValueError(
+                f"documents must be (B, T, D) with dim = {self.dim}, and the mask (B, T); got "
+                f"tokens of shape {tuple(tokens.shape)}"
+            )
+        if mask is not None:
+            if mask.dtype != torch.bool:
+                raise TypeError(f"the mask must be bool, False for padding, got {mask.dtype}")
+            tokens = torch.where(mask[..., None], tokens, 0.0)
+        return self.read(tokens, mask)
+
+    def read(self, tokens: Tensor, mask: Tensor | None) -> BaselineOutput:
+        """Read documents out whose padding is zero."""
+        raise NotImplementedError
+
+
+class MeanReadout(Baseline):
+    """The mean of the real tokens.
+
+    Example:
+        >>> MeanReadout(2)(torch.tensor([[[1.0, 0.0], [3.0, 2.0]]])).pooled
+        tensor([[2., 1.]])
+    """
+
+    def read(self, tokens: Tensor, mask: Tensor | None) -> BaselineOutput:
+        """Read documents out whose padding is zero."""
         # Half precision would lose the small steps of a long sum.
-        pooled = mean_token(tokens.to(compute_dtype(tokens)), mask).to(tokens.dtype)
+        exact = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
+        counts = exact.new_full((len(tokens), 1), tokens.shape[1])
+        if mask is not None:
+            counts = mask.sum(dim=1, keepdim=True).clamp_min(1)
+        pooled = (exact.sum(dim=1) / counts).to(tokens.dtype)
         return BaselineOutput(pooled, None, None, tokens.new_zeros(()))
 
 
-class CLSReadout(nn.Module):
-    """The first real token: BERT's CLS, whichever side is padded.
-
-    Args:
-        dim: D.
+class CLSReadout(Baseline):
+    """The first real token, which is BERT's CLS whichever side is padded.
 
     Example:
         >>> tokens = torch.tensor([[[9.0], [1.0], [2.0]]])
@@ -66,38 +91,26 @@ class CLSReadout(nn.Module):
         tensor([[1.]])
     """
 
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> BaselineOutput:
-        """Read documents out; see :meth:`softvq.DDCLReadout.forward`."""
-        checked_documents(tokens, mask, self.dim)
+    def read(self, tokens: Tensor, mask: Tensor | None) -> BaselineOutput:
+        """Read documents out whose padding is zero."""
         pooled = tokens[:, 0]  # (B, D)
         if mask is not None:
-            first = mask.int().argmax(dim=1)  # (B,)
-            pooled = tokens[torch.arange(len(tokens), device=tokens.device), first]
-            pooled = torch.where(mask.any(dim=1, keepdim=True), pooled, 0.0)
+            pooled = tokens[torch.arange(len(tokens), device=tokens.device), mask.int().argmax(1)]
         return BaselineOutput(pooled, None, None, tokens.new_zeros(()))
 
 
-class SlotAttentionReadout(nn.Module):
-    """Slot Attention: slots that compete for the tokens over several iterations.
+class SlotAttentionReadout(Baseline):
+    """Slot Attention: slots compete for the tokens over several iterations.
 
-    Locatello et al., 2020, https://arxiv.org/abs/2006.15055, algorithm 1: slots drawn from a
-    learned Gaussian; a softmax over slots, then means over tokens; a GRU and a residual MLP. The
-    pooled vector is the mean of the slots. Its draw is anew in training and one and the same in
-    eval mode, so that evaluation repeats: there the paper draws too.
+    This is algorithm 1 of Locatello et al., 2020, https://arxiv.org/abs/2006.15055: slots drawn
+    from a learned Gaussian; a softmax over slots, then means over tokens; a GRU and a residual MLP.
+    The pooled vector is the mean of the slots. In training the slots are drawn anew in every call.
+    In eval mode they are always the same, so that evaluation repeats; the paper draws there too.
 
     Args:
-        dim: D.
-        slots: K, at least 1.
-        iterations: Of the refinement, at least 1.
-        hidden: Width of the MLP, 2 D by default.
-        epsilon: Added to assignments before they are normalised over tokens.
-
-    Raises:
-        ValueError: If a size is not positive.
+        dim: D, the size of a token.
+        slots: K, the number of slots, at least 1.
+        iterations: How often the slots are refined, at least 1.
 
     Example:
         >>> out = SlotAttentionReadout(8, slots=4)(torch.randn(2, 5, 8))
@@ -107,21 +120,9 @@ class SlotAttentionReadout(nn.Module):
 
     noise: Tensor
 
-    def __init__(
-        self,
-        dim: int,
-        slots: int,
-        *,
-        iterations: int = 3,
-        hidden: int | None = None,
-        epsilon: float = 1e-8,
-    ) -> None:
-        super().__init__()
-        if min(dim, slots, iterations) < 1:
-            raise ValueError(
-                f"dim, slots and iterations must be at least 1, got {dim}, {slots} and {iterations}"
-            )
-        self.dim, self.slots, self.iterations, self.epsilon = dim, slots, iterations, epsilon
+    def __init__(self, dim: int, slots: int, *, iterations: int = 3) -> None:
+        super().__init__(dim)
+        self.iterations = iterations
         self.mean = nn.Parameter(torch.empty(dim))
         self.log_deviation = nn.Parameter(torch.empty(dim))
         for parameter in (self.mean, self.log_deviation):
@@ -132,15 +133,12 @@ class SlotAttentionReadout(nn.Module):
         self.key = nn.Linear(dim, dim, bias=False)
         self.value = nn.Linear(dim, dim, bias=False)
         self.cell = nn.GRUCell(dim, dim)
-        self.mlp = _mlp(dim, hidden or 2 * dim)
+        self.mlp = _mlp(dim)
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> BaselineOutput:
-        """Read documents out; see :meth:`softvq.DDCLReadout.forward`."""
-        checked_documents(tokens, mask, self.dim)
+    def read(self, tokens: Tensor, mask: Tensor | None) -> BaselineOutput:
+        """Read documents out whose padding is zero."""
         real = tokens.new_ones(tokens.shape[:2]) if mask is None else mask.to(tokens.dtype)
         real = real[..., None]  # (B, T, 1)
-        if mask is not None:
-            tokens = torch.where(mask[..., None], tokens, 0.0)
         tokens = self.norm_tokens(tokens)
         key, value = self.key(tokens), self.value(tokens)
         noise = self.noise
@@ -151,33 +149,27 @@ class SlotAttentionReadout(nn.Module):
         for _ in range(self.iterations):
             query = self.query(self.norm_slots(slots)) / self.dim**0.5
             shared = torch.einsum("btd,bkd->btk", key, query).softmax(dim=2)
-            weights = (shared + self.epsilon) * real
-            weights = weights / weights.sum(dim=1, keepdim=True).clamp_min(self.epsilon)
+            weights = (shared + EPSILON) * real
+            weights = weights / weights.sum(dim=1, keepdim=True).clamp_min(EPSILON)
             updates = torch.einsum("btk,btd->bkd", weights, value)
             moved = self.cell(updates.flatten(0, 1), slots.flatten(0, 1))
             slots = moved.view_as(updates)
             slots = slots + self.mlp(slots)
-        counts = real.sum(dim=1)  # (B, 1)
-        proportions = (shared * real).sum(dim=1) / counts.clamp_min(1)
-        slots = torch.where(counts[..., None] > 0, slots, 0.0)
-        return BaselineOutput(slots.mean(dim=1), proportions, slots, tokens.new_zeros(()))
+        proportions = (shared * real).sum(dim=1) / real.sum(dim=1).clamp_min(1)
+        return _output_of(slots, mask, proportions)
 
 
-class CrossAttentionReadout(nn.Module):
-    """K learned queries that attend to the tokens once, then a residual MLP.
+class CrossAttentionReadout(Baseline):
+    """K learned queries attend to the tokens once; a residual MLP follows.
 
-    One cross-attention layer of a Perceiver (Jaegle et al., 2021,
-    https://arxiv.org/abs/2103.03206). Its softmax is over tokens: they are not shared out among
-    queries, hence no proportions. The pooled vector is the mean over queries.
+    This is one cross-attention layer of a Perceiver (Jaegle et al., 2021,
+    https://arxiv.org/abs/2103.03206). Its softmax is over tokens. They are not shared out among
+    queries, so there are no proportions. The pooled vector is the mean over queries.
 
     Args:
-        dim: D.
-        queries: K, at least 1.
-        heads: Of the attention; a divisor of D.
-        hidden: Width of the MLP, 2 D by default.
-
-    Raises:
-        ValueError: If a size is not positive, or heads do not divide D.
+        dim: D, the size of a token.
+        queries: K, the number of queries, at least 1.
+        heads: Number of heads of the attention; it must divide D.
 
     Example:
         >>> out = CrossAttentionReadout(8, queries=4)(torch.randn(2, 5, 8))
@@ -185,94 +177,75 @@ class CrossAttentionReadout(nn.Module):
         ((2, 8), (2, 4, 8))
     """
 
-    def __init__(
-        self, dim: int, queries: int, *, heads: int = 1, hidden: int | None = None
-    ) -> None:
-        super().__init__()
-        if min(dim, queries, heads) < 1 or dim % heads:
-            raise ValueError(
-                "dim, queries and heads must be at least 1, and heads a divisor of dim, got "
-                f"{dim}, {queries} and {heads}"
-            )
-        self.dim = dim
+    def __init__(self, dim: int, queries: int, *, heads: int = 1) -> None:
+        super().__init__(dim)
         self.queries = nn.Parameter(0.02 * torch.randn(queries, dim))
         self.norm_tokens, self.norm_queries = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.attention = nn.MultiheadAttention(dim, heads, batch_first=True)
-        self.mlp = _mlp(dim, hidden or 2 * dim)
+        self.mlp = _mlp(dim)
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> BaselineOutput:
-        """Read documents out; see :meth:`softvq.DDCLReadout.forward`."""
-        checked_documents(tokens, mask, self.dim)
-        padding, there = None, None
-        if mask is not None:
-            tokens = torch.where(mask[..., None], tokens, 0.0)
-            there = mask.any(dim=1)  # (B,)
-            # A softmax over nothing is NaN; what comes out instead is dropped below.
-            padding = ~mask & there[:, None]
+    def read(self, tokens: Tensor, mask: Tensor | None) -> BaselineOutput:
+        """Read documents out whose padding is zero."""
+        # A softmax over nothing is NaN: an empty document attends to its padding instead.
+        padding = None if mask is None else ~mask & mask.any(dim=1, keepdim=True)
         tokens = self.norm_tokens(tokens)
         queries = self.queries.expand(len(tokens), -1, -1)  # (B, K, D)
         attended, _ = self.attention(
             self.norm_queries(queries), tokens, tokens, key_padding_mask=padding, need_weights=False
         )
         slots = queries + attended
-        slots = slots + self.mlp(slots)
-        if there is not None:
-            slots = torch.where(there[:, None, None], slots, 0.0)
-        return BaselineOutput(slots.mean(dim=1), None, slots, tokens.new_zeros(()))
+        return _output_of(slots + self.mlp(slots), mask)
 
 
 @torch.no_grad()
 def distinct_slots(
     slots: Tensor, present: Tensor | None = None, *, tolerance: float = 0.1
 ) -> Tensor:
-    """How many of a document's slots differ: K where all do, 1 where they have collapsed.
+    """Count the slots of each document that differ: K where all do, 1 where they have collapsed.
 
     Two slots are the same if they are no further apart than ``tolerance`` times the root mean
     square of the slots' lengths, or if a chain of slots that are the same links them. The order of
     the slots does not matter, nor does their scale.
 
     Args:
-        slots: (B, K, D).
+        slots: (B, K, D), the slots of each document.
         present: bool (B, K), False for slots that do not count, such as prototypes without a
-            token; all by default.
-        tolerance: In [0, 2].
+            token. By default all count.
+        tolerance: Largest distance of two slots that are the same, in [0, 2].
 
     Returns:
         int64 (B,), from 1 to K, or 0 where no slot is present.
-
-    Raises:
-        ValueError: If a shape or the tolerance does not fit.
 
     Example:
         >>> slots = torch.tensor([[[1.0, 0.0], [1.01, 0.0], [0.0, 1.0]]])
         >>> distinct_slots(slots).tolist()
         [2]
     """
-    if slots.dim() != 3 or (present is not None and present.shape != slots.shape[:2]):
-        given = None if present is None else tuple(present.shape)
-        raise ValueError(
-            f"slots must be (B, K, D) and present (B, K), got {tuple(slots.shape)} and {given}"
-        )
-    if not 0 <= tolerance <= 2:
-        raise ValueError(f"tolerance must lie in [0, 2], got {tolerance}")
     if present is None:
-        present = torch.ones(slots.shape[:2], dtype=torch.bool, device=slots.device)
-    slots = torch.where(present[..., None], slots, 0.0).to(compute_dtype(slots))
+        present = torch.ones(slots.shape[:2], dtype=torch.bool)
+    slots = torch.where(present[..., None], slots, 0.0)
     counts = present.sum(dim=1).clamp_min(1)  # (B,)
     scale = (slots.square().sum(dim=(1, 2)) / counts).sqrt()  # (B,)
     # Products would lose the digits of small distances.
     apart = torch.cdist(slots, slots, compute_mode="donot_use_mm_for_euclid_dist")  # (B, K, K)
-    linked = (apart <= tolerance * scale[:, None, None]).to(slots.dtype)
-    linked = linked * (present[:, :, None] & present[:, None, :])
-    # Squaring doubles the length of the chains that are followed.
-    for _ in range((slots.shape[1] - 1).bit_length()):
-        linked = (linked @ linked > 0).to(slots.dtype)
-    # A group of slots is counted at its first.
-    first = linked.tril(diagonal=-1).sum(dim=2) == 0  # (B, K)
-    return (first & present).sum(dim=1)
+    linked = apart <= tolerance * scale[:, None, None]
+    found = [
+        connected_components(own[there][:, there].numpy())[0] if there.any() else 0
+        for own, there in zip(linked, present, strict=True)
+    ]
+    return torch.tensor(found)
 
 
-def _mlp(dim: int, hidden: int) -> nn.Sequential:
+def _output_of(
+    slots: Tensor, mask: Tensor | None, proportions: Tensor | None = None
+) -> BaselineOutput:
+    """Return the slots (B, K, D) and their mean, zero for documents of padding only."""
+    if mask is not None:
+        slots = torch.where(mask.any(dim=1)[:, None, None], slots, 0.0)
+    return BaselineOutput(slots.mean(dim=1), proportions, slots, slots.new_zeros(()))
+
+
+def _mlp(dim: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.LayerNorm(dim), nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, dim)
+        nn.LayerNorm(dim), nn.Linear(dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, dim)
     )

@@ -1,1 +1,1 @@
-"""Orbits of satellites, clustered."""
+"""Orbits of satellites without labels: clusters by DDCL on a small encoder beside k-means."""

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.compare.intervals import summary
-from experiments.documents.clustering import clustering_scores, contingency
-from experiments.satellites.methods import Candidate, Fit, Rows
+from experiments.clustering import clustering_scores
+
+from .methods import Candidate, Fit, Rows
 
 SILHOUETTE_ROWS = 2000  # at most; its cost is quadratic
 FIGURES = ("accuracy", "balanced_accuracy", "nmi", "ari", "purity")
 
 
-class Split(NamedTuple):
-    """Row numbers: ``test`` is drawn once, ``validation`` and ``train`` for each seed."""
+class Fold(NamedTuple):
+    """The standardised rows of a seed, and their classes, for train, validation and test."""
 
-    train: NDArray[np.int64]
-    validation: NDArray[np.int64]
-    test: NDArray[np.int64]
+    rows: dict[str, Rows]
+    classes: dict[str, NDArray[np.str_]]
 
 
 class Chosen(NamedTuple):
     """A method at the candidate of the best mean silhouette.
 
     Attributes:
-        candidate: Its name.
-        silhouettes: Candidate to its silhouettes on validation rows, one for each seed.
-        fits: Of that candidate, one for each seed.
+        candidate: The candidate's name.
+        silhouettes: For each candidate its silhouettes on validation rows, one for each seed.
+        fits: The fits of that candidate, one for each seed.
     """
 
     candidate: str
@@ -39,36 +39,25 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    candidates: Sequence[Candidate],
-    scaled: Sequence[Rows],
-    splits: Sequence[Split],
-    codebook_size: int,
+    candidates: Mapping[str, Candidate], folds: Sequence[Fold], codebook_size: int
 ) -> Chosen:
     """Fit every candidate on every seed, and keep that of the best mean silhouette."""
     fits: dict[str, list[Fit]] = {}
     silhouettes: dict[str, list[float]] = {}
-    for candidate in candidates:
-        fits[candidate.name] = [
-            candidate.fit(rows[split.train], codebook_size, seed)
-            for seed, (rows, split) in enumerate(zip(scaled, splits, strict=True))
-        ]
-        silhouettes[candidate.name] = [
-            silhouette(rows[split.validation], first_assign(one)(rows[split.validation]))
-            for one, rows, split in zip(fits[candidate.name], scaled, splits, strict=True)
+    for name, fit in candidates.items():
+        fits[name] = [fit(f.rows["train"], codebook_size, seed) for seed, f in enumerate(folds)]
+        silhouettes[name] = [
+            silhouette(fold.rows["validation"], one.own(fold.rows["validation"]))
+            for one, fold in zip(fits[name], folds, strict=True)
         ]
     best = max(silhouettes, key=lambda name: summary(silhouettes[name]).mean)
     return Chosen(best, silhouettes, fits[best])
 
 
-def first_assign(one: Fit) -> Callable[[Rows], NDArray[np.int64]]:
-    """Of the candidate itself, not of what is derived from it."""
-    return next(iter(one.assigns.values()))
-
-
 def silhouette(rows: Rows, clusters: NDArray[np.int64]) -> float:
-    """Mean silhouette of at most ``SILHOUETTE_ROWS`` rows; -1, the worst, of one cluster.
+    """Return the mean silhouette (Rousseeuw 1987) of at most ``SILHOUETTE_ROWS`` rows.
 
-    Rousseeuw 1987.
+    One cluster has -1, the worst.
 
     Example:
         >>> rows = np.array([[0.0], [0.1], [9.0], [9.1]])
@@ -83,77 +72,37 @@ def silhouette(rows: Rows, clusters: NDArray[np.int64]) -> float:
     return float(silhouette_score(rows, clusters))
 
 
-def entries(
-    name: str,
-    found: Chosen,
-    scaled: Sequence[Rows],
-    splits: Sequence[Split],
-    classes: NDArray[np.str_] | None,
-) -> list[dict[str, Any]]:
-    """Results of a method, and of what is derived from its fits."""
+def entries(name: str, found: Chosen, folds: Sequence[Fold]) -> list[dict[str, Any]]:
+    """Return the results of a method, and of what is derived from its fits."""
     made = []
     for own in found.fits[0].assigns:
-        runs = []
-        for seed, (one, rows, split) in enumerate(zip(found.fits, scaled, splits, strict=True)):
-            assign = one.assigns[own]
-            run: dict[str, Any] = {
-                "seed": seed,
-                "silhouette": silhouette(rows[split.validation], assign(rows[split.validation])),
-            }
-            for part in ("train", "test"):
-                members = getattr(split, part)
-                clusters = assign(rows[members])
-                run[part] = scores(None if classes is None else classes[members], clusters)
-            runs.append(run)
-        made.append(
-            {
-                "name": own,
-                "chosen": found.candidate,
-                "candidates": found.silhouettes if own == name else {},
-                "runs": runs,
-                "summary": summaries(runs, classes is not None),
-            }
-        )
+        runs: list[dict[str, Any]] = []
+        for seed, (one, fold) in enumerate(zip(found.fits, folds, strict=True)):
+            clusters = {part: one.assigns[own](rows) for part, rows in fold.rows.items()}
+            apart = silhouette(fold.rows["validation"], clusters["validation"])
+            scored = {p: scores(fold.classes[p], clusters[p]) for p in ("train", "test")}
+            runs.append({"seed": seed, "silhouette": apart, **scored})
+        tried = found.silhouettes if own == name else {}
+        entry = {"name": own, "chosen": found.candidate, "candidates": tried, "runs": runs}
+        made.append(entry | {"summary": summaries(runs)})
     return made
 
 
-def scores(classes: NDArray[np.str_] | None, clusters: NDArray[np.int64]) -> dict[str, Any]:
-    """Figures of one clustering of one part, with its confusion matrix.
-
-    Against a single class every figure is None: one cluster would be perfect, and purity always 1.
-    """
-    sizes = {int(k): int((clusters == k).sum()) for k in np.unique(clusters)}
-    if classes is None:
-        return {"sizes": sizes}
-    table = contingency(classes, clusters)
-    if len(table.classes) < 2:
-        unscored = {"classes": table.classes, "counts": table.counts.tolist(), "mapping": {}}
-        return {"sizes": sizes, **dict.fromkeys(FIGURES), **unscored}
+def scores(classes: NDArray[np.str_], clusters: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the figures of one clustering of one part, with its confusion matrix."""
     found = clustering_scores(classes, clusters)
-    pairs = {label: cluster for cluster, label in found.mapping.items()}
-    recalls = [
-        row[table.clusters.index(pairs[label])] / row.sum() if label in pairs else 0.0
-        for label, row in zip(table.classes, table.counts, strict=True)
-    ]
     return {
-        "sizes": sizes,
-        "accuracy": found.accuracy,
-        "balanced_accuracy": float(np.mean(recalls)),
-        "nmi": found.nmi,
-        "ari": found.ari,
-        "purity": found.purity,
+        "sizes": dict(zip(found.clusters, found.counts.sum(axis=0).tolist(), strict=True)),
+        **{figure: getattr(found, figure) for figure in FIGURES},
         "mapping": {str(cluster): label for cluster, label in found.mapping.items()},
-        "classes": table.classes,
-        "counts": table.counts.tolist(),
+        "classes": found.classes,
+        "counts": found.counts.tolist(),
     }
 
 
-def summaries(runs: Sequence[dict[str, Any]], scored: bool) -> dict[str, Any]:
-    """Mean, standard deviation and interval of every figure over seeds; None where a seed's is."""
-    made: dict[str, Any] = {"silhouette": summary([run["silhouette"] for run in runs])._asdict()}
-    for part in ("train", "test") if scored else ():
-        for figure in FIGURES:
-            values = [run[part][figure] for run in runs]
-            scorable = None not in values
-            made[f"{part}_{figure}"] = summary(values)._asdict() if scorable else None
-    return made
+def summaries(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return mean, standard deviation and interval of every figure over seeds."""
+    figures = {"silhouette": [run["silhouette"] for run in runs]}
+    for part in ("train", "test"):
+        figures |= {f"{part}_{name}": [run[part][name] for run in runs] for name in FIGURES}
+    return {name: summary(values)._asdict() for name, values in figures.items()}

@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.satellites.network import INITIALISATIONS, Epoch, Settings, fit
+from .network import INITIALISATIONS, ClusterNetwork, Epoch, Settings, fit
 
 Rows = NDArray[np.float64]
-# Clusters of (N, F) rows, whether they were fitted or not.
-Assign = Callable[[Rows], NDArray[np.int64]]
+Assign = Callable[[Rows], NDArray[np.int64]]  # Clusters of (N, F) rows, fitted or not.
 
-CLUSTER_COUNTS = range(2, 9)  # that k-means may choose among where K is not given
+CLUSTER_COUNTS = range(2, 9)  # K that k-means may choose among where it is free to
 
 DDCL = "DDCL"
 HOT = "DDCL, prototypes not placed anew"
@@ -30,33 +29,28 @@ TRIVIAL = "all in one cluster"
 
 
 class Fit(NamedTuple):
-    """What came of fitting a candidate.
+    """A candidate after fitting.
 
     Attributes:
-        assigns: By name, the candidate itself first, then what is derived from the same fit.
-        history: Epochs with a codebook.
-        latents: Of rows, where there are any.
+        assigns: Ways to assign rows by name: the candidate's own first, then what is derived from
+            the same fit.
+        history: The epochs with a codebook.
     """
 
     assigns: dict[str, Assign]
     history: Sequence[Epoch] = ()
-    latents: Callable[[Rows], Rows] | None = None
+
+    def own(self, rows: Rows) -> NDArray[np.int64]:
+        """Assign rows in the candidate's own way."""
+        return next(iter(self.assigns.values()))(rows)
 
 
-class Candidate(NamedTuple):
-    """Settings of a method.
-
-    Attributes:
-        name: In words.
-        fit: Called with training rows, K and a seed.
-    """
-
-    name: str
-    fit: Callable[[Rows, int, int], Fit]
+# Fits training rows, given K and a seed.
+Candidate = Callable[[Rows, int, int], Fit]
 
 
 def ddcl_candidates() -> list[Settings]:
-    """The settings that DDCL chooses among."""
+    """Return the settings that DDCL chooses among."""
     return [
         Settings(dim=dim, standardized=standardized, prototypes=prototypes)
         for prototypes in ("em", "gradient")
@@ -64,109 +58,98 @@ def ddcl_candidates() -> list[Settings]:
     ]
 
 
-def methods(settings: Sequence[Settings]) -> dict[str, list[Candidate]]:
-    """Every method with its candidates.
+def methods(settings: Sequence[Settings]) -> dict[str, dict[str, Candidate]]:
+    """Return every method with its candidates by name.
 
     Args:
-        settings: Candidates of DDCL; those of reconstruction alone are the different networks
+        settings: The candidates of DDCL. Those of reconstruction alone are the different networks
             among them.
 
     Example:
         >>> {name: len(found) for name, found in methods(ddcl_candidates()).items()}[DDCL]
         6
     """
-    networks = {(one.dim, one.standardized): one for one in reversed(settings)}
+    kinds, kmeans_any = ("full", "tied", "diag", "spherical"), partial(fit_kmeans, name=KMEANS_ANY)
+    alone = {one.name().rsplit(",", 1)[0]: one for one in reversed(settings)}
     return {
-        DDCL: [Candidate(one.name(), partial(fit_ddcl, settings=one)) for one in settings],
-        ON_RECONSTRUCTION: [
-            Candidate(one.name().rsplit(",", 1)[0], partial(fit_reconstruction, settings=one))
-            for one in reversed(networks.values())
-        ],
-        KMEANS: [
-            Candidate("standardised", partial(fit_kmeans, whiten=False)),
-            Candidate("whitened", partial(fit_kmeans, whiten=True)),
-        ],
-        MIXTURE: [
-            Candidate(kind, partial(fit_mixture, covariance=kind))
-            for kind in ("full", "tied", "diag", "spherical")
-        ],
-        KMEANS_ANY: [
-            Candidate(f"K = {count}", partial(fit_kmeans_of, count=count))
-            for count in CLUSTER_COUNTS
-        ],
-        TRIVIAL: [Candidate("", fit_trivial)],
+        DDCL: {one.name(): partial(fit_ddcl, settings=one) for one in settings},
+        ON_RECONSTRUCTION: {
+            name: partial(fit_reconstruction, settings=alone[name]) for name in reversed(alone)
+        },
+        KMEANS: {"standardised": fit_kmeans, "whitened": partial(fit_kmeans, whiten=True)},
+        MIXTURE: {kind: partial(fit_mixture, covariance=kind) for kind in kinds},
+        KMEANS_ANY: {f"K = {n}": partial(kmeans_any, count=n) for n in CLUSTER_COUNTS},
+        TRIVIAL: {"": fit_trivial},
     }
 
 
 def fit_ddcl(x: Rows, codebook_size: int, seed: int, settings: Settings) -> Fit:
-    """DDCL; its prototypes before they were placed anew; k-means on its latents."""
+    """Fit DDCL, and k-means on its latents; keep its prototypes before they were placed anew."""
     fitted = fit(as_tensor(x), codebook_size, settings, seed)
     network, hot = fitted.network, fitted.hot
     assert hot is not None
-
-    def latents(rows: Rows) -> Rows:
-        return network.latents(as_tensor(rows)).double().numpy()
-
-    means = fit_kmeans(latents(x), codebook_size, seed).assigns[KMEANS]
-    return Fit(
-        assigns={
-            DDCL: lambda rows: network.clusters(as_tensor(rows)).numpy(),
-            HOT: lambda rows: hot.clusters(as_tensor(rows)).numpy(),
-            ON_DDCL: lambda rows: means(latents(rows)),
-        },
-        history=fitted.history,
-        latents=latents,
-    )
+    assigns: dict[str, Assign] = {
+        DDCL: lambda rows: network.clusters(as_tensor(rows)).numpy(),
+        HOT: lambda rows: hot.clusters(as_tensor(rows)).numpy(),
+        ON_DDCL: kmeans_on_latents(x, network, codebook_size, seed),
+    }
+    return Fit(assigns, fitted.history)
 
 
 def fit_reconstruction(x: Rows, codebook_size: int, seed: int, settings: Settings) -> Fit:
-    """K-means on the latents of the same autoencoder without a codebook, trained as long."""
+    """Fit k-means on latents of the same autoencoder without a codebook, trained as long."""
     network = fit(as_tensor(x), codebook_size, settings, seed, use_codebook=False).network
+    return Fit({ON_RECONSTRUCTION: kmeans_on_latents(x, network, codebook_size, seed)})
+
+
+def kmeans_on_latents(x: Rows, network: ClusterNetwork, codebook_size: int, seed: int) -> Assign:
+    """Return an assignment of rows by k-means on their latents."""
 
     def latents(rows: Rows) -> Rows:
         return network.latents(as_tensor(rows)).double().numpy()
 
-    means = fit_kmeans(latents(x), codebook_size, seed).assigns[KMEANS]
-    return Fit({ON_RECONSTRUCTION: lambda rows: means(latents(rows))}, latents=latents)
+    means = fit_kmeans(latents(x), codebook_size, seed)
+    return lambda rows: means.own(latents(rows))
 
 
-def fit_kmeans(x: Rows, codebook_size: int, seed: int, whiten: bool = False) -> Fit:
-    """K-means, the best of several initialisations by inertia."""
+def fit_kmeans(
+    x: Rows,
+    codebook_size: int,
+    seed: int,
+    *,
+    whiten: bool = False,
+    name: str = KMEANS,
+    count: int | None = None,
+) -> Fit:
+    """Fit k-means, the best of several initialisations by inertia; ``count`` is a K of its own."""
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
     from sklearn.pipeline import make_pipeline
 
-    means = KMeans(codebook_size, n_init=INITIALISATIONS, random_state=seed)
-    model: Any = make_pipeline(PCA(whiten=True), means) if whiten else means
-    model.fit(x)
-    return Fit({KMEANS: lambda rows: model.predict(rows)})
-
-
-def fit_kmeans_of(x: Rows, codebook_size: int, seed: int, count: int) -> Fit:
-    """K-means with a K of its own."""
-    return Fit({KMEANS_ANY: fit_kmeans(x, count, seed).assigns[KMEANS]})
+    model: Any = KMeans(count or codebook_size, n_init=INITIALISATIONS, random_state=seed)
+    if whiten:
+        model = make_pipeline(PCA(whiten=True), model)
+    return Fit({name: model.fit(x).predict})
 
 
 def fit_mixture(x: Rows, codebook_size: int, seed: int, covariance: str) -> Fit:
-    """Gaussian mixture by EM, the best of several initialisations by likelihood."""
+    """Fit a Gaussian mixture by EM, the best of several initialisations by likelihood."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    model = GaussianMixture(
-        codebook_size, covariance_type=covariance, n_init=INITIALISATIONS, random_state=seed
-    )
+    options = {"covariance_type": covariance, "n_init": INITIALISATIONS, "random_state": seed}
     with warnings.catch_warnings():
-        # Of any initialisation; the best is kept whether or not it is the one.
+        # Any initialisation may fail to converge; the best is kept whether or not it is the one.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(x)
-    return Fit({MIXTURE: lambda rows: model.predict(rows)})
+        model = GaussianMixture(codebook_size, **options).fit(x)
+    return Fit({MIXTURE: model.predict})
 
 
 def fit_trivial(x: Rows, codebook_size: int, seed: int) -> Fit:
-    """One cluster: what imbalance alone makes of the scores."""
+    """Put all rows in one cluster: what imbalance alone makes of the scores."""
     return Fit({TRIVIAL: lambda rows: np.zeros(len(rows), dtype=np.int64)})
 
 
 def as_tensor(rows: Rows) -> torch.Tensor:
-    """Rows as float32."""
+    """Return rows as float32."""
     return torch.as_tensor(rows, dtype=torch.float32)

@@ -5,23 +5,25 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from experiments.clustering import best_start
+from experiments.identity import checked_residual
 from softvq import (
     CriticalFraction,
     DDCLCodebook,
     DDCLEMCodebook,
     Schedule,
-    kmeans,
+    SoftCodebook,
     two_timescale_groups,
 )
-from softvq.functional import largest_variance, latent_covariance, soft_quantize, squared_distances
+from softvq.functional import largest_variance, latent_covariance, soft_quantize
 
-INITIALISATIONS = 10  # of k-means and the like; the best by their own criterion is kept
-LARGEST_RESIDUAL = 1e-6  # |L_q - L_OLS - V| / L_q in float64
+INITIALISATIONS = 10  # of k-means and mixtures; the best by their own criterion is kept
 
 
 @dataclass(frozen=True)
@@ -29,21 +31,21 @@ class Settings:
     """How the network is made and trained; all of it our choice.
 
     Attributes:
-        dim: D, size of a latent.
-        standardized: Whether latents pass a batch norm without scale; else the encoder may shrink
-            what L_q pulls together.
+        dim: The size of a latent, D.
+        standardized: Whether latents pass a batch norm without scale. Otherwise the encoder may
+            shrink what L_q pulls together.
         prototypes: ``"em"``, soft EM (:class:`softvq.DDCLEMCodebook`), or ``"gradient"`` with
             ``epsilon``, the encoder's learning rate over the prototypes'.
-        width: Of the two hidden layers of encoder and decoder.
-        warmup_epochs: Of reconstruction alone.
-        hot_epochs: With the codebook, T / T_c going from ``hot[0]`` to ``hot[1]``.
-        cold_epochs: Thereafter with prototypes placed anew, T / T_c going along ``cold``.
-        hot: Hot enough for prototypes in one dense cloud to meet.
-        cold: Cold enough for assignments to be nearly hard.
-        commitment: Weight of L_q beside the reconstruction's mean squared error.
-        lr: Of Adam.
+        width: The width of the two hidden layers of encoder and decoder.
+        warmup_epochs: The number of epochs of reconstruction alone.
+        hot_epochs: The number of epochs in which T / T_c goes from ``hot[0]`` to ``hot[1]``.
+        cold_epochs: The number of epochs after prototypes were placed anew, T / T_c along ``cold``.
+        hot: Ratios high enough for prototypes in one dense cloud to meet.
+        cold: Ratios low enough for assignments to be nearly hard.
+        commitment: The weight of L_q beside the reconstruction's mean squared error.
+        lr: The learning rate of Adam.
         epsilon: See ``prototypes``.
-        batch_size: Rows of a step, at most.
+        batch_size: The largest number of rows in a step.
     """
 
     dim: int = 2
@@ -61,7 +63,7 @@ class Settings:
     batch_size: int = 512
 
     def name(self) -> str:
-        """What tells candidates apart, in words."""
+        """Return in words what tells candidates apart."""
         latents = "standardised" if self.standardized else "free"
         return f"D = {self.dim}, {latents} latents, prototypes by {self.prototypes}"
 
@@ -71,13 +73,13 @@ class Epoch(NamedTuple):
 
     Attributes:
         stage: ``"hot"`` or ``"cold"``.
-        loss_q: L_q, mean over rows, summed over D, in float64; likewise ``loss_ols``, ``variance``.
+        loss_q: L_q in float64, the mean over rows, summed over D; so are the next two.
         loss_ols: L_OLS.
         variance: V.
         residual: ``|L_q - L_OLS - V| / L_q``.
         temperature_ratio: T / T_c.
         codes_per_token: ``exp(mean entropy)`` of the assignment.
-        closest: Least distance of two prototypes, over the latents' largest standard deviation.
+        closest: The least distance of two prototypes over the latents' largest standard deviation.
     """
 
     stage: str
@@ -94,9 +96,9 @@ class ClusterNetwork(nn.Module):
     """Encoder, codebook, decoder.
 
     Args:
-        features: F, columns of the table.
-        codebook_size: K.
-        settings: How it is made.
+        features: The number of columns of the table, F.
+        codebook_size: The number of prototypes, K.
+        settings: How the network is made.
 
     Example:
         >>> network = ClusterNetwork(5, 4, Settings())
@@ -114,26 +116,29 @@ class ClusterNetwork(nn.Module):
         self.decoder = perceptron(dim, width, features)
         self.codebook = self.new_codebook(settings.hot, 0, 0)
 
-    def new_codebook(self, ratios: tuple[float, float], steps: int, seed: int) -> DDCLCodebook:
-        """A codebook whose T / T_c goes from one ratio to another in so many steps."""
+    def new_codebook(self, ratios: tuple[float, float], steps: int, seed: int) -> SoftCodebook:
+        """Return a codebook whose T / T_c goes from one ratio to another in so many steps."""
         settings = self.settings
-        kind = DDCLEMCodebook if settings.prototypes == "em" else DDCLCodebook
+        em = partial(DDCLEMCodebook, balance=0.0)
+        kind = em if settings.prototypes == "em" else DDCLCodebook
         return kind(
             settings.dim,
             self.codebook_size,
             temperature=CriticalFraction(Schedule(*ratios, steps=steps)),
             commitment=settings.commitment,
+            usage_weight=0.0,
+            restart_threshold=0.0,
             seed=seed,
         )
 
     @torch.no_grad()
     def latents(self, x: Tensor) -> Tensor:
-        """(N, F) to (N, D), with the running statistics."""
+        """Encode rows (N, F) as (N, D), with the running statistics."""
         self.eval()
         return self.encoder(x)
 
     def clusters(self, x: Tensor) -> Tensor:
-        """(N, F) to (N,) int64, the nearest prototypes."""
+        """Return the nearest prototypes of rows (N, F), int64 (N,)."""
         return self.codebook.encode(self.latents(x))
 
 
@@ -141,8 +146,8 @@ class Fitted(NamedTuple):
     """A trained network.
 
     Attributes:
-        network: After the cold stage; after the warm-up where the codebook was left out.
-        hot: As it was after the hot stage, None where the codebook was left out.
+        network: The network after the cold stage.
+        hot: The network as it was after the hot stage, None where the codebook was left out.
         history: One entry for each epoch with a codebook.
     """
 
@@ -152,14 +157,9 @@ class Fitted(NamedTuple):
 
 
 def perceptron(inputs: int, width: int, outputs: int) -> nn.Sequential:
-    """Two hidden layers."""
-    return nn.Sequential(
-        nn.Linear(inputs, width),
-        nn.GELU(),
-        nn.Linear(width, width),
-        nn.GELU(),
-        nn.Linear(width, outputs),
-    )
+    """Make a network of two hidden layers."""
+    hidden = [nn.Linear(inputs, width), nn.GELU(), nn.Linear(width, width), nn.GELU()]
+    return nn.Sequential(*hidden, nn.Linear(width, outputs))
 
 
 def fit(
@@ -171,17 +171,18 @@ def fit(
     Then prototypes are placed anew, by k-means on the latents as they have become, and T falls.
 
     Args:
-        x: (N, F) float32, standardised; at least K rows.
-        codebook_size: K.
-        settings: How.
-        seed: Of weights, order of rows and placing of prototypes.
-        use_codebook: Without, reconstruction alone for as many epochs, to compare with.
+        x: (N, F) Standardised rows, float32, at least K of them.
+        codebook_size: The number of prototypes, K.
+        settings: How to train.
+        seed: The seed of weights, order of rows and placing of prototypes.
+        use_codebook: Whether to train with the codebook. Without it, reconstruction alone is
+            trained for as many epochs, to compare with.
 
     Returns:
-        A :class:`Fitted`; the global random state is left as it was.
+        A :class:`Fitted`. The global random state is left as it was.
 
     Raises:
-        ArithmeticError: If L_q differs from L_OLS + V by more than ``LARGEST_RESIDUAL``.
+        ArithmeticError: If L_q is not L_OLS + V.
 
     Example:
         >>> x = torch.randn(64, 5)
@@ -215,12 +216,11 @@ def train_stage(
     seed: int,
 ) -> list[Epoch]:
     """Place prototypes by k-means on the latents, and train all with T / T_c along ``ratios``."""
-    settings = network.settings
+    settings, latents = network.settings, network.latents(x)
     network.codebook = network.new_codebook(ratios, epochs * len(batches(x, settings)), seed)
-    latents = network.latents(x)
-    network.codebook.initialize(latents, seed=best_seed(latents, network.codebook_size, seed))
-    groups = two_timescale_groups(network, settings.lr, settings.epsilon)
-    optimizer = torch.optim.Adam(groups)
+    start = best_start(latents, network.codebook_size, seed, INITIALISATIONS)
+    network.codebook.initialize(latents, seed=start)
+    optimizer = torch.optim.Adam(two_timescale_groups(network, settings.lr, settings.epsilon))
     history = []
     for _ in range(epochs):
         train_epoch(network, x, optimizer, use_codebook=True)
@@ -228,21 +228,10 @@ def train_stage(
     return history
 
 
-def best_seed(latents: Tensor, codebook_size: int, seed: int) -> int:
-    """The seed, of as many as k-means is given in comparisons, whose k-means errs least."""
-
-    def inertia(number: int) -> float:
-        centres = kmeans(latents, codebook_size, seed=number)
-        return float(squared_distances(latents, centres).amin(dim=1).sum())
-
-    first = seed * INITIALISATIONS
-    return min(range(first, first + INITIALISATIONS), key=inertia)
-
-
 def train_epoch(
     network: ClusterNetwork, x: Tensor, optimizer: torch.optim.Optimizer, *, use_codebook: bool
 ) -> None:
-    """One pass over the rows in random order."""
+    """Pass over the rows once, in random order."""
     network.train()
     for rows in batches(x, network.settings):
         z = network.encoder(x[rows])
@@ -258,29 +247,24 @@ def train_epoch(
 
 
 def batches(x: Tensor, settings: Settings) -> tuple[Tensor, ...]:
-    """Rows in random order, in parts as equal as can be: a batch norm needs two at least."""
+    """Return rows in random order, in parts as equal as can be: a batch norm needs two at least."""
     return torch.randperm(len(x)).tensor_split(math.ceil(len(x) / settings.batch_size))
 
 
 @torch.no_grad()
 def measured(network: ClusterNetwork, x: Tensor, stage: str) -> Epoch:
-    """The state of codebook and latents, in float64, with the identity checked."""
+    """Return the state of codebook and latents, in float64, with the identity checked."""
     codebook, z = network.codebook, network.latents(x).double()
     prototypes = codebook.codebook.double()
     code = soft_quantize(z, prototypes, codebook.temperature.double())
-    loss_q, loss_ols, variance = (
-        float(term.mean()) for term in (code.loss_q, code.loss_ols, code.variance)
-    )
-    residual = abs(loss_q - loss_ols - variance) / max(loss_q, torch.finfo(torch.float64).tiny)
-    if not residual <= LARGEST_RESIDUAL:
-        raise ArithmeticError(f"L_q = {loss_q} is not L_OLS + V = {loss_ols} + {variance}")
+    losses = {
+        name: float(getattr(code, name).mean()) for name in ("loss_q", "loss_ols", "variance")
+    }
     spread = float(largest_variance(latent_covariance(z))) ** 0.5
     return Epoch(
         stage=stage,
-        loss_q=loss_q,
-        loss_ols=loss_ols,
-        variance=variance,
-        residual=residual,
+        **losses,
+        residual=checked_residual(losses),
         temperature_ratio=float(codebook.temperature_ratio),
         codes_per_token=float(code.entropy.mean().exp()),
         closest=float(torch.pdist(prototypes).min()) / max(spread, 1e-12),

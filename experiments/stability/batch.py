@@ -1,6 +1,6 @@
 """Many small runs as one batch.
 
-R runs of a batch, N latents of size D, X the size of a data point. Every run is a model of its own
+A batch has R runs, N latents of size D, and data points of size X. Every run is a model of its own
 with the codebook of the library; only the arithmetic is batched over them.
 """
 
@@ -15,9 +15,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_map
 
-from experiments.stability.measures import measures
-from experiments.stability.mixture import TERMS, Setting, build
 from softvq import CodebookOutput, two_timescale_groups
+
+from .measures import measures
+from .mixture import TERMS, Setting, build
+
+History = list[dict[str, Any]]
 
 
 def run_batch(
@@ -25,19 +28,19 @@ def run_batch(
     record_at: Sequence[int],
     dtype: torch.dtype = torch.float32,
     progress: Callable[[], object] = lambda: None,
-) -> list[list[dict[str, Any]]]:
+) -> list[History]:
     """Train runs by gradient descent on the whole data, those of one kind side by side.
 
     Args:
-        settings: Any number of them.
+        settings: The runs, any number of them.
         record_at: Steps to measure at, ascending; the last is the end of the training.
         dtype: float32 or float64.
-        progress: Called once a step of each kind.
+        progress: This is called once a step of each kind.
 
     Returns:
         For each run the :func:`measures` at each recorded step, and ``step``.
     """
-    history: list[list[dict[str, Any]]] = [[] for _ in settings]
+    history: list[History] = [[] for _ in settings]
     kinds = [setting.kind for setting in settings]
     for kind in dict.fromkeys(kinds):
         members = [number for number, own in enumerate(kinds) if own == kind]
@@ -52,8 +55,8 @@ def _run_kind(
     record_at: Sequence[int],
     dtype: torch.dtype,
     progress: Callable[[], object],
-) -> list[list[dict[str, Any]]]:
-    """:func:`run_batch` of settings that differ in numbers that are state, not in the model."""
+) -> list[History]:
+    """Train settings that differ in numbers that are state, not in the model."""
     models, data = zip(*(build(setting, dtype) for setting in settings), strict=True)
     state, lrs = shared_state(models), learning_rates(models, settings)
     trained = [state[name].requires_grad_() for name in lrs]
@@ -62,7 +65,7 @@ def _run_kind(
     x = torch.stack(data)  # (R, N, X)
     loss_of = weighted_loss(settings, dtype)
     forward = vmap(lambda own, points: functional_call(models[0], own, (points,)))
-    history: list[list[dict[str, Any]]] = [[] for _ in settings]
+    history: list[History] = [[] for _ in settings]
     for step in range(record_at[-1] + 1):
         out, error = forward(state, x)
         if step in record_at:
@@ -85,7 +88,7 @@ def _run_kind(
 def weighted_loss(
     settings: Sequence[Setting], dtype: torch.dtype
 ) -> Callable[[CodebookOutput, Tensor], Tensor]:
-    """What the runs minimise, summed over them: each has its own gradient."""
+    """Make the function that the runs minimise, summed over them: each has its own gradient."""
     reconstruction = torch.tensor([s.reconstruction for s in settings], dtype=dtype)  # (R,)
     chosen = torch.tensor([[s.term == term for term in TERMS] for s in settings]).to(dtype)
 
@@ -98,7 +101,7 @@ def weighted_loss(
 
 @torch.no_grad()
 def shared_state(models: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """Parameters and buffers of R models by name, stacked; the models' own become views of them.
+    """Stack parameters and buffers of R models by name; the models' own become views of them.
 
     What the batch trains the models see, and what a model's ``after_step`` moves the batch sees.
     """
@@ -116,23 +119,22 @@ def shared_state(models: Sequence[nn.Module]) -> dict[str, Tensor]:
 
 
 def learning_rates(models: Sequence[nn.Module], settings: Sequence[Setting]) -> dict[str, Tensor]:
-    """Rates of each trained parameter over R runs, as :func:`softvq.two_timescale_groups` sets.
+    """Collect the rates that :func:`softvq.two_timescale_groups` sets in each run.
 
     Returns:
-        By name, (R, 1, ...), to multiply with a stacked gradient.
+        For each trained parameter its rates as (R, 1, ...), to multiply with a stacked gradient.
     """
     lrs: dict[str, list[float]] = {}
-    for model, setting in zip(models, settings, strict=True):
-        names = {parameter: name for name, parameter in model.named_parameters()}
-        if not any(parameter.requires_grad for parameter in names):
-            continue
-        for group in two_timescale_groups(model, setting.rates[0], setting.epsilon):
-            for parameter in group["params"]:
-                lrs.setdefault(names[parameter], []).append(group["lr"])
-    axes = {name: parameter.dim() for name, parameter in models[0].named_parameters()}
+    names = [name for name, own in models[0].named_parameters() if own.requires_grad]
+    for model, setting in zip(models, settings, strict=True) if names else ():
+        groups = two_timescale_groups(model, setting.rates[0], setting.epsilon)
+        rate_of = {parameter: group["lr"] for group in groups for parameter in group["params"]}
+        for name in names:
+            lrs.setdefault(name, []).append(rate_of[model.get_parameter(name)])
+    axes = {name: models[0].get_parameter(name).dim() for name in names}
     return {name: torch.tensor(own).view(-1, *[1] * axes[name]) for name, own in lrs.items()}
 
 
 def parts(out: CodebookOutput, count: int) -> list[CodebookOutput]:
-    """The R outputs of a batch of runs."""
+    """Split the output of a batch into those of its R runs."""
     return [tree_map(lambda field, r=run: field[r].detach(), out) for run in range(count)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.stability.mixture import INITS, TERMS, Setting
+from .mixture import INITS, TERMS, Setting
 
 # T / (4 lambda_max) on frozen latents, dense about the critical temperatures.
 CURVE = (
@@ -31,12 +31,12 @@ class MixtureOptions:
     Attributes:
         epsilons: Encoder's learning rate over the prototypes'.
         ratios: T / (4 lambda_max) at the start.
-        weights: Of the codebook's loss against the reconstruction, and of V against L_OLS.
+        weights: Weights of the codebook's loss against the reconstruction, and of V against L_OLS.
         inits: Where prototypes start, for T fixed.
         seeds: Number of seeds, from 0.
-        steps: Of each run with a learning encoder.
-        frozen_steps: Of each run on frozen latents.
-        rounds: Bisections of the measured critical temperatures.
+        steps: Number of steps of each run with a learning encoder.
+        frozen_steps: Number of steps of each run on frozen latents.
+        rounds: Number of bisections of the measured critical temperatures.
     """
 
     epsilons: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -54,7 +54,7 @@ class Block:
     """Runs that are trained together.
 
     Attributes:
-        name: Unique, also in the JSON.
+        name: Unique name, also in the JSON.
         settings: The runs.
         record_at: Steps at which they are measured.
     """
@@ -65,7 +65,7 @@ class Block:
 
 
 def mixture_blocks(options: MixtureOptions) -> list[Block]:
-    """All blocks, the quick ones first."""
+    """Plan all blocks, the quick ones first."""
     steps = record_steps(options.steps)
     seeds = range(options.seeds)
     blocks = [
@@ -98,7 +98,7 @@ def mixture_blocks(options: MixtureOptions) -> list[Block]:
 
 
 def epsilon_grid(base: Setting, options: MixtureOptions) -> tuple[Setting, ...]:
-    """A setting at each epsilon and temperature; where T follows, every second of both."""
+    """Repeat a setting at each epsilon and temperature; where T follows, at every second."""
     # What follows calls after_step for every run, which takes longer than all else.
     stride = 1 if base.control == "fixed" else 2
     return tuple(
@@ -109,21 +109,17 @@ def epsilon_grid(base: Setting, options: MixtureOptions) -> tuple[Setting, ...]:
 
 
 def record_steps(steps: int) -> tuple[int, ...]:
-    """Steps to measure at: 0, then by factors of about two, and the last.
+    """Choose steps to measure at: 0, then by factors of about two, and the last.
 
     Example:
         >>> record_steps(100)
         (0, 1, 3, 6, 12, 25, 50, 100)
     """
-    marks, step = [steps], steps
-    while step > 1:
-        step //= 2
-        marks.append(step)
-    return (0, *reversed(marks))
+    return tuple(sorted({0, *(steps >> halved for halved in range(steps.bit_length()))}))
 
 
 def columns(history: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Records as a list for each figure, rounded to what a study can tell.
+    """Turn records into a list for each figure, rounded to what a study can tell.
 
     Example:
         >>> columns([{"step": 0, "a": 0.123456}, {"step": 10, "a": None}])
@@ -133,5 +129,5 @@ def columns(history: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def rounded(value: Any) -> Any:
-    """A float to four digits, all else as it is."""
+    """Round a float to four digits, and leave all else as it is."""
     return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -2,42 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from experiments.stability.blocks import columns
-from experiments.stability.measures import measures
-from experiments.stability.report import opened, save
-from softvq import DDCLCodebook
+from training.callbacks import Callback
 from training.checkpoint import write_text
 from training.config import TrainConfig
-from training.data.datasets import ImageSplits, load_splits, to_float
+from training.data.feed import to_float
+from training.data.splits import ImageSplits
 from training.errors import UserError
-from training.run_log import read_metrics
+from training.start import load_data
 from training.trainer import Trainer
+
+from .blocks import columns
+from .measures import measures
+from .results import opened, save
 
 CONTROLS = ("follows", "fixed")
 # Images that the prototypes are measured on, of the validation split.
 WATCHED_IMAGES = 128
-# What the study is about: no restarts and no usage term, that would hide a collapse.
-STUDY: dict[str, Any] = {
-    "quantizer": "ddcl", "recipe": "paper", "lr_schedule": "constant", "usage_weight": 0.0,
-    "restart_threshold": 0.0,
-}  # fmt: skip
 # What a study itself sets; the data too, for files and tables are named after CIFAR-10.
-RESERVED = {
-    "dataset", "quantizer", "recipe", "lr", "lr_schedule", "epochs", "steps", "epsilon", "seed",
-    "temperature_mode", "temperature_start", "temperature_end", "normalize_latents", "out",
-    "levels", "level_pool", "level_sizes", "level_dropout",
+STUDY: dict[str, Any] = {
+    "dataset": "cifar10", "quantizer": "ddcl", "lr_schedule": "constant", "steps": None,
+    "levels": None, "level_pool": None, "level_sizes": None, "temperature_mode": "critical",
 }  # fmt: skip
+# A run of seconds; without restarts and usage term, which would hide a collapse.
 SMALL: dict[str, Any] = {
-    "dataset": "cifar10",
     "hidden_channels": 24, "residual_channels": 12, "codebook_size": 64, "codebook_dim": 8,
-    "limit_train": 1280, "limit_test": 128, "batch_size": 64,
+    "limit_train": 1280, "limit_test": 128, "batch_size": 64, "usage_weight": 0.0,
+    "restart_threshold": 0.0,
 }  # fmt: skip
 
 
@@ -51,9 +49,9 @@ class Cifar10Options:
         controls: ``follows``: T / T_c is held and latents are standardised; ``fixed``: T is
             held, and latents may shrink.
         seeds: Number of seeds, from 0.
-        epochs: Of each run.
+        epochs: Number of epochs of each run.
         lr: Learning rate of encoder and decoder (Adam).
-        settings: Other fields of :class:`TrainConfig`, over those of a run of seconds.
+        settings: Other options of train.py by their flat names, over those of a run of seconds.
     """
 
     epsilons: tuple[float, ...] = (0.01, 0.1, 1.0, 10.0)
@@ -65,33 +63,33 @@ class Cifar10Options:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-class WatchedTrainer(Trainer):
-    """A Trainer that measures its prototypes at the start and whenever it saves.
+class Watch(Callback):
+    """Measures the prototypes of a run at its start and after each epoch.
 
     Attributes:
-        history: Of :func:`measures`, with ``step``; on the first validation images.
+        history: The :func:`measures` on the first validation images, with ``step``, ``mse_soft``
+            and ``mse_argmax``, which are None at the start.
     """
 
-    def __init__(self, config: TrainConfig, splits: ImageSplits, folder: Path) -> None:
-        super().__init__(config, splits, folder)
+    def __init__(self) -> None:
         self.history: list[dict[str, Any]] = []
-        self._measure()
 
-    def save(self, name: str) -> None:
-        """Measure as well; ``last.pt`` is saved after each epoch."""
-        super().save(name)
-        if name == "last.pt":
-            self._measure()
+    def on_start(self, trainer: Trainer) -> None:
+        """Measure before the first step."""
+        self._measure(trainer, {})
+
+    def on_epoch(self, trainer: Trainer, lines: list[dict[str, Any]]) -> None:
+        """Measure after an epoch."""
+        self._measure(trainer, next(line for line in lines if line["split"] == "val"))
 
     @torch.no_grad()
-    def _measure(self) -> None:
-        was_training = self.model.training
-        self.model.eval()
-        images = to_float(self.splits.val[:WATCHED_IMAGES].to(self.device))
-        codebook = cast(DDCLCodebook, self.model.levels[0])
-        figures = measures(codebook, self.model(images).code)
-        self.model.train(was_training)
-        self.history.append({"step": self.step} | figures)
+    def _measure(self, trainer: Trainer, line: dict[str, Any]) -> None:
+        images = to_float(trainer.splits.val[:WATCHED_IMAGES].to(trainer.device))
+        level: Any = trainer.model.levels[0]
+        with trainer.model.evaluating():
+            figures = measures(level, trainer.model(images).code)
+        errors = {name: line.get(name) for name in ("mse_soft", "mse_argmax")}
+        self.history.append({"step": trainer.step} | figures | errors)
 
 
 def study_cifar10(options: Cifar10Options, out: Path) -> dict[str, Any]:
@@ -99,44 +97,31 @@ def study_cifar10(options: Cifar10Options, out: Path) -> dict[str, Any]:
 
     Args:
         options: What to sweep.
-        out: Folder; gets ``stability.json`` and the run folders.
+        out: Folder that gets ``stability.json`` and the run folders.
 
     Returns:
-        As the study of the mixture; ``history`` has ``mse_soft`` and ``mse_argmax`` of
-        the validation images, too, None at the start.
+        The study; see :func:`opened`.
 
     Raises:
         UserError: If an option is out of range, the data is missing, or the folder holds a study
             of other options.
         KeyboardInterrupt: After Ctrl-C; what ended is kept.
     """
+    grid = product(range(options.seeds), options.controls, options.ratios, options.epsilons)
     runs = {
         f"epsilon/vqvae/{control}/{epsilon:g}/{ratio:g}/{seed}": (
-            control,
-            epsilon,
-            ratio,
-            seed,
+            dict[str, Any](control=control, epsilon=epsilon, ratio=ratio, seed=seed),
+            config_of(options, control, epsilon, ratio, seed),
         )
-        for seed in range(options.seeds)
-        for control in options.controls
-        for ratio in options.ratios
-        for epsilon in options.epsilons
+        for seed, control, ratio, epsilon in grid
     }
-    configs = {name: config_of(options, *run) for name, run in runs.items()}
     result = opened(out, "cifar10", asdict(options), free=("seeds",))
-    waiting = [name for name in runs if name not in result["runs"]]
-    if not waiting:
-        return result
-    one = configs[waiting[0]]
-    splits = load_splits(
-        one.dataset, one.data_dir, limit_train=one.limit_train, limit_test=one.limit_test
-    )
-    for name in tqdm(waiting, unit="run", disable=None):
-        control, epsilon, ratio, seed = runs[name]
-        folder = out / "runs" / name.replace("/", "-")
-        history = train_watched(configs[name], control, splits, folder)
-        init = "kmeans" if configs[name].kmeans_init else "random"
-        about = {"control": control, "epsilon": epsilon, "ratio": ratio, "seed": seed, "init": init}
+    waiting = {name: run for name, run in runs.items() if name not in result["runs"]}
+    splits = None
+    for name, (about, config) in tqdm(waiting.items(), unit="run", disable=None):
+        splits = splits or load_data(config, tqdm.write)[1]
+        history = train_watched(config, splits, out / "runs" / name.replace("/", "-"))
+        about["init"] = "kmeans" if config.quantizer.kmeans_init else "random"
         result["runs"][name] = [about | {"history": columns(history)}]
         save(result, out)
     return result
@@ -145,52 +130,45 @@ def study_cifar10(options: Cifar10Options, out: Path) -> dict[str, Any]:
 def config_of(
     options: Cifar10Options, control: str, epsilon: float, ratio: float, seed: int
 ) -> TrainConfig:
-    """The options of a run; T of a fixed one is set once its latents are known.
+    """Return the options of a run; T of a fixed one is set once its latents are known.
 
     Raises:
-        UserError: If there are fewer than two prototypes, or an option is out of range.
+        UserError: If there are fewer than two prototypes, or an option is out of range, or has a
+            meaning of its own here.
     """
-    own = {
-        "epochs": options.epochs,
-        "lr": options.lr,
-        "epsilon": epsilon,
-        "seed": seed,
-        "temperature_mode": "critical",
-        "temperature_start": ratio,
-        "temperature_end": ratio,
+    own = STUDY | {
+        "epochs": options.epochs, "lr": options.lr, "epsilon": epsilon, "seed": seed, "out": None,
+        "temperature_start": ratio, "temperature_end": ratio,
         "normalize_latents": control == "follows",
-    }
-    config = TrainConfig(**(SMALL | STUDY | options.settings | own))
-    if config.codebook_size < 2:
+    }  # fmt: skip
+    for name in own.keys() & options.settings.keys():
+        raise UserError(f"--set {name} has a meaning of its own here; see stability --help")
+    config = TrainConfig.from_options(**(SMALL | options.settings | own))
+    if config.model.codebook_size < 2:
         raise UserError(
-            f"--set codebook_size={config.codebook_size}: a study measures distances between "
-            "prototypes; give 2 or more"
+            f"--set codebook_size={config.model.codebook_size}: a study measures distances "
+            "between prototypes; give 2 or more"
         )
     return config
 
 
-def train_watched(
-    config: TrainConfig, control: str, splits: ImageSplits, folder: Path
-) -> list[dict[str, Any]]:
-    """Train one run into its folder; its history, an entry for the start and for each epoch.
+def train_watched(config: TrainConfig, splits: ImageSplits, folder: Path) -> list[dict[str, Any]]:
+    """Train one run into its folder; return an entry for the start and for each epoch.
 
     Raises:
         KeyboardInterrupt: After a signal.
     """
-    config = replace(config, out=str(folder))
-    trainer = WatchedTrainer(config, splits, folder)
-    if control == "fixed":
-        temperature = cast(DDCLCodebook, trainer.model.levels[0]).temperature.item()
-        config = replace(
-            config, temperature_mode="constant", temperature_start=temperature, temperature_end=None
+    config = config.replace(out=str(folder))
+    if not config.model.normalize_latents:  # T is to be fixed, as it is at the start.
+        level: Any = Trainer(config, splits, folder).model.levels[0]
+        config = config.replace(
+            temperature_mode="constant",
+            temperature_start=level.temperature.item(),
+            temperature_end=None,
         )
-        trainer = WatchedTrainer(config, splits, folder)
+    watch = Watch()
+    trainer = Trainer(config, splits, folder, callbacks=[watch])
     write_text(folder / "config.json", config.to_json())
     if trainer.run() is not None:
         raise KeyboardInterrupt
-    lines = [line for line in read_metrics(folder / "metrics.jsonl") if line["split"] == "val"]
-    errors = [{"mse_soft": None, "mse_argmax": None}, *lines]
-    return [
-        entry | {name: line[name] for name in ("mse_soft", "mse_argmax")}
-        for entry, line in zip(trainer.history, errors, strict=True)
-    ]
+    return watch.history

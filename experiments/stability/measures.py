@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from softvq import CodebookOutput, DDCLCodebook, UtilizationTracker
+from experiments.identity import identity_residual
+from softvq import CodebookOutput, SoftCodebook
 from softvq.functional import largest_variance, latent_covariance
 
 # Prototypes nearer than this share of sqrt(lambda_max) are one.
 TOUCHING = 0.05
 # A soft code that leaves this share of the latents' variance tells nothing.
 USELESS = 0.99
+NAMES = (
+    "collapsed", "separation_min", "separation_mean", "distinct", "temperature_ratio",
+    "utilization", "soft_perplexity", "codes_per_token", "argmax_error", "soft_error",
+    "largest_variance", "identity_residual",
+)  # fmt: skip
 
 
 class Separation(NamedTuple):
     """Distances between prototypes, in units of the latents' largest standard deviation.
 
     Attributes:
-        minimum: Of the nearest pair.
-        mean: Over all pairs.
+        minimum: Distance of the nearest pair.
+        mean: Mean distance over all pairs.
         distinct: Number of prototypes left when those nearer than :data:`TOUCHING` to one that
             was kept are dropped, in [1, K].
     """
@@ -33,7 +39,7 @@ class Separation(NamedTuple):
 
 @torch.no_grad()
 def separation(codebook: Tensor, largest: float) -> Separation:
-    """How far apart prototypes are.
+    """Measure how far apart prototypes are.
 
     Args:
         codebook: (K, D), at least two prototypes.
@@ -51,24 +57,23 @@ def separation(codebook: Tensor, largest: float) -> Separation:
         raise ValueError(
             f"separation needs two prototypes and a positive variance, got {count}, {largest}"
         )
-    distances = torch.cdist(
-        codebook.double(), codebook.double(), compute_mode="donot_use_mm_for_euclid_dist"
-    )
+    exact = codebook.double()
+    distances = torch.cdist(exact, exact, compute_mode="donot_use_mm_for_euclid_dist")
     distances = distances / largest**0.5  # (K, K)
     pairs = distances[torch.ones_like(distances, dtype=torch.bool).triu(diagonal=1)]
     kept: list[int] = []
     for number in range(count):
-        if not kept or bool((distances[number, kept] >= TOUCHING).all()):
+        if bool((distances[number, kept] >= TOUCHING).all()):
             kept.append(number)
     return Separation(round(pairs.min().item(), 9), round(pairs.mean().item(), 9), len(kept))
 
 
 def is_collapsed(mean_separation: float, soft_error: float) -> bool:
-    """Whether a codebook tells its latents apart no better than one code at their mean.
+    """Decide whether a codebook tells its latents apart no better than one code at their mean.
 
     Args:
         mean_separation: Mean distance between prototypes over sqrt(lambda_max).
-        soft_error: L_OLS over the latents' total variance; 1 for one code at their mean.
+        soft_error: L_OLS over the latents' total variance; it is 1 for one code at their mean.
 
     Example:
         >>> is_collapsed(0.04, 0.9), is_collapsed(2.0, 1.0), is_collapsed(2.0, 0.5)
@@ -78,31 +83,20 @@ def is_collapsed(mean_separation: float, soft_error: float) -> bool:
 
 
 @torch.no_grad()
-def measures(codebook: DDCLCodebook, out: CodebookOutput) -> dict[str, float | int | bool | None]:
-    """Figures of a codebook on the latents of one call.
+def measures(codebook: SoftCodebook, out: CodebookOutput) -> dict[str, Any]:
+    """Measure a soft codebook on the latents of one call.
 
     Args:
-        codebook: As it was in the call.
+        codebook: The codebook as it was in the call.
         out: What the call returned.
 
     Returns:
-        ``collapsed``; ``separation_min``, ``separation_mean`` and ``distinct`` of
-        :class:`Separation`; ``temperature_ratio``, T / T_c of these latents; ``utilization``, the
-        share of codes that are a token's nearest; ``soft_perplexity``, exp of the entropy of the
-        mean assignment; ``codes_per_token``; ``argmax_error`` and ``soft_error``, squared distance
-        to the nearest prototype and to the soft code over the total variance;
-        ``largest_variance``; ``identity_residual``, ``|L_q - L_OLS - V| / L_q``. All None but
-        ``collapsed``, then True, where the latents are all equal, and all None where a figure is
-        not finite: the run diverged.
-
-    Example:
-        >>> from softvq import ConstantTemperature, Schedule
-        >>> z = torch.tensor([[-1.0], [1.0]])
-        >>> codebook = DDCLCodebook(1, 2, temperature=ConstantTemperature(Schedule(1e-3)))
-        >>> codebook.initialize(z)
-        >>> figures = measures(codebook, codebook(z))
-        >>> figures["separation_mean"], figures["argmax_error"], figures["collapsed"]
-        (2.0, 0.0, False)
+        A figure for each of :data:`NAMES`. ``temperature_ratio`` is T / T_c of these latents;
+        ``utilization`` the share of codes that are a token's nearest; ``soft_perplexity`` exp of
+        the entropy of the mean assignment; ``argmax_error`` and ``soft_error`` the squared
+        distance to the nearest prototype and to the soft code over the total variance. Where the
+        latents are all equal, ``collapsed`` is True and all else None. Where a figure is not
+        finite the run diverged, and all are None.
     """
     covariance = latent_covariance(out.latents.double())
     prototypes = codebook.codebook.detach()
@@ -114,41 +108,19 @@ def measures(codebook: DDCLCodebook, out: CodebookOutput) -> dict[str, float | i
         return dict.fromkeys(NAMES) | {"collapsed": True}
     total = covariance.trace().item()
     apart = separation(prototypes, largest)
-    tracker = UtilizationTracker(codebook.codebook_size)
-    tracker.update(out.indices)
     losses = {name: value.item() for name, value in out.losses.items()}
     soft_error = losses["loss_ols"] * codebook.dim / total
     nearest = (out.latents - prototypes[out.indices.flatten()]).square().sum(dim=1).mean().item()
-    residual = losses["loss_q"] - losses["loss_ols"] - losses["variance"]
-    return {
-        "collapsed": is_collapsed(apart.mean, soft_error),
-        "separation_min": apart.minimum,
-        "separation_mean": apart.mean,
-        "distinct": apart.distinct,
-        "temperature_ratio": codebook.temperature.item() / (critical_factor(codebook) * largest),
-        "utilization": tracker.compute().utilization,
-        "soft_perplexity": torch.special.entr(out.usage).sum().exp().item(),
-        "codes_per_token": out.codes_per_token.item(),
-        "argmax_error": nearest / total,
-        "soft_error": soft_error,
-        "largest_variance": largest,
-        "identity_residual": abs(residual) / max(losses["loss_q"], 1e-300),
-    }
-
-
-NAMES = (
-    "collapsed", "separation_min", "separation_mean", "distinct", "temperature_ratio",
-    "utilization", "soft_perplexity", "codes_per_token", "argmax_error", "soft_error",
-    "largest_variance", "identity_residual",
-)  # fmt: skip
-
-
-def critical_factor(codebook: DDCLCodebook) -> float:
-    """T_c over the largest variance of the latents, as the codebook itself tracks it.
-
-    Example:
-        >>> critical_factor(DDCLCodebook(2, 3, variance_weight=2.0))
-        2.0
-    """
-    tracked = largest_variance(codebook.covariance).item()
-    return codebook.critical_temperature.item() / tracked
+    found = (
+        is_collapsed(apart.mean, soft_error),
+        *apart,
+        codebook.temperature.item() / (codebook.critical_factor * largest),
+        out.indices.unique().numel() / codebook.codebook_size,
+        torch.special.entr(out.usage).sum().exp().item(),
+        out.codes_per_token.item(),
+        nearest / total,
+        soft_error,
+        largest,
+        identity_residual(losses),
+    )
+    return dict(zip(NAMES, found, strict=True))

@@ -19,11 +19,12 @@ from softvq import (
     DDCLCodebook,
     DDCLEMCodebook,
     Schedule,
+    SoftCodebook,
 )
 from softvq.functional import critical_temperature, largest_variance, latent_covariance
 
 POINTS, CLUSTERS, INPUTS, DIM, CODES = 96, 4, 8, 4, 8
-# Of the clusters' centres, over that of a cluster; before the data is scaled.
+# Deviation of the clusters' centres over that of a cluster, before the data is scaled.
 SPREAD = 3.0
 INITS = ("spread", "near", "kmeans")
 TERMS = ("loss", "loss_ols", "variance")
@@ -34,14 +35,14 @@ class Setting:
     """One run.
 
     Attributes:
-        seed: Of data, weights and prototypes.
+        seed: Seed of data, weights and prototypes.
         ratio: T / (4 lambda_max) of the latents at the start; T / T_c for the gradient codebook
             with ``variance_weight`` 1 and no reconstruction.
         epsilon: Encoder's learning rate over the prototypes'.
         learns: Whether the encoder learns, and with ``reconstruction`` the decoder; else latents
             are frozen.
-        reconstruction: Weight of the squared error of the reconstruction, summed over X and
-            divided by D as the codebook's loss is.
+        reconstruction: Weight of the squared error of the reconstruction, which is summed over X
+            and divided by D as the codebook's loss is.
         control: Whether T is ``fixed`` in absolute units, or ``follows`` the latents so that
             T / T_c is.
         init: Prototypes ``spread`` over random latents, ``near`` collapse, or ``kmeans``.
@@ -49,8 +50,8 @@ class Setting:
         variance_weight: b in ``L_OLS + b V``.
         term: ``loss``, the codebook's; or one of its terms alone, ``loss_ols`` or ``variance``.
         em: Prototypes by soft EM instead of the gradient.
-        rate: Of gradient descent, for the faster of encoder and prototypes; the data's largest
-            variance is 1.
+        rate: Learning rate of the faster of encoder and prototypes, by gradient descent; the
+            data's largest variance is 1.
     """
 
     seed: int
@@ -68,7 +69,7 @@ class Setting:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What runs must share to be one batch: all that the first one's model stands for."""
+        """All that the first run's model stands for: what the runs of one batch must share."""
         return (
             self.learns, self.reconstruction > 0, self.control, self.commitment,
             self.variance_weight, self.em,
@@ -90,30 +91,30 @@ class LinearAutoencoder(nn.Module):
     """Linear encoder, soft codebook, linear decoder.
 
     Args:
-        codebook: Of latents of size D.
-        encoder: X to D.
-        decoder: D to X.
+        codebook: A codebook for latents of size D.
+        encoder: Maps X to D.
+        decoder: Maps D to X.
     """
 
-    def __init__(self, codebook: DDCLCodebook, encoder: nn.Linear, decoder: nn.Linear) -> None:
+    def __init__(self, codebook: SoftCodebook, encoder: nn.Linear, decoder: nn.Linear) -> None:
         super().__init__()
         self.encoder = encoder
         self.codebook = codebook
         self.decoder = decoder
 
     def forward(self, x: Tensor) -> tuple[CodebookOutput, Tensor]:
-        """(N, X) to the code and the reconstruction's squared error, summed over X, over D."""
+        """Code (N, X) data; return the code and its squared error, summed over X and over D."""
         out = self.codebook(self.encoder(x))
         error = F.mse_loss(self.decoder(out.quantized), x)
         return out, error * (x.shape[-1] / self.codebook.dim)
 
 
 def mixture(seed: int, points: int = POINTS) -> Tensor:
-    """Points of :data:`CLUSTERS` equal clusters, centred, of largest variance 1.
+    """Draw points of :data:`CLUSTERS` equal clusters, centred, of largest variance 1.
 
     Args:
-        seed: Of centres and points.
-        points: N.
+        seed: Seed of centres and points.
+        points: N, the number of points.
 
     Returns:
         float64 (N, X).
@@ -133,7 +134,7 @@ def mixture(seed: int, points: int = POINTS) -> Tensor:
 
 @torch.no_grad()
 def build(setting: Setting, dtype: torch.dtype) -> tuple[LinearAutoencoder, Tensor]:
-    """The model of a run, its prototypes placed, and its data (N, X)."""
+    """Build the model of a run, place its prototypes, and draw its data (N, X)."""
     x = mixture(setting.seed).to(dtype)
     generator = torch.Generator().manual_seed(setting.seed + 1)
     encoder, decoder = nn.Linear(INPUTS, DIM, dtype=dtype), nn.Linear(DIM, INPUTS, dtype=dtype)
@@ -149,35 +150,38 @@ def build(setting: Setting, dtype: torch.dtype) -> tuple[LinearAutoencoder, Tens
     return LinearAutoencoder(codebook, encoder, decoder), x
 
 
-def codebook_of(setting: Setting, z: Tensor, generator: torch.Generator) -> DDCLCodebook:
-    """The library's codebook, its prototypes placed on (N, D) latents."""
+def codebook_of(setting: Setting, z: Tensor, generator: torch.Generator) -> SoftCodebook:
+    """Build the library's codebook and place its prototypes on (N, D) latents."""
     if setting.control == "fixed":
         temperature = setting.ratio * critical_temperature(z).item()
         controller: Any = ConstantTemperature(Schedule(temperature))
     else:
         controller = CriticalFraction(Schedule(setting.ratio))
-    kind = DDCLEMCodebook if setting.em else DDCLCodebook
-    codebook = kind(
-        z.shape[1],
-        CODES,
-        temperature=controller,
-        commitment=setting.commitment,
-        variance_weight=setting.variance_weight,
-    ).to(z.dtype)
+    # No usage term, balance or restart, which would hide a collapse.
+    own: dict[str, Any] = {
+        "temperature": controller, "commitment": setting.commitment,
+        "variance_weight": setting.variance_weight, "usage_weight": 0.0, "restart_threshold": 0.0,
+    }  # fmt: skip
+    codebook: SoftCodebook
+    if setting.em:
+        codebook = DDCLEMCodebook(z.shape[1], CODES, balance=0.0, **own)
+    else:
+        codebook = DDCLCodebook(z.shape[1], CODES, **own)
+    codebook = codebook.to(z.dtype)
     codebook.initialize(z, seed=setting.seed)  # sets T and T_c, too
     place(codebook, z, setting.init, generator)
     return codebook
 
 
 @torch.no_grad()
-def place(codebook: DDCLCodebook, z: Tensor, init: str, generator: torch.Generator) -> None:
+def place(codebook: SoftCodebook, z: Tensor, init: str, generator: torch.Generator) -> None:
     """Move prototypes, that k-means placed, where a study wants them to start.
 
     Args:
-        codebook: Initialised on ``z``.
-        z: (N, D).
+        codebook: The codebook, initialised on ``z``.
+        z: (N, D), the latents.
         init: One of :data:`INITS`.
-        generator: Of the noise and of the choice of latents.
+        generator: Source of the noise and of the choice of latents.
 
     Raises:
         ValueError: If the name is unknown.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,23 +11,24 @@ from typing import Any
 from tqdm import tqdm
 
 from eval.compare.plan import parse_settings
-from experiments.stability.batch import run_batch
-from experiments.stability.blocks import MixtureOptions, columns, mixture_blocks
-from experiments.stability.boundary import CASES, boundaries
-from experiments.stability.cifar10 import CONTROLS, RESERVED, Cifar10Options, study_cifar10
-from experiments.stability.figures import draw
-from experiments.stability.mixture import INITS
-from experiments.stability.report import opened, report, save, summary
 from training.checkpoint import write_text
 from training.errors import UserError
 
+from .batch import run_batch
+from .blocks import MixtureOptions, columns, mixture_blocks
+from .boundary import CASES, boundaries
+from .cifar10 import CONTROLS, Cifar10Options, study_cifar10
+from .figures import draw
+from .mixture import INITS
+from .results import opened, report, save, summary
+
+Options = MixtureOptions | Cifar10Options
+KINDS: dict[str, type[Options]] = {"mixture": MixtureOptions, "cifar10": Cifar10Options}
 NAMES = {"inits": INITS, "controls": CONTROLS}
 
 
-def study(
-    data: str, options: MixtureOptions | Cifar10Options, out: Path, *, train: bool = True
-) -> dict[str, Any]:
-    """A study: trained where it is not there yet, or, with ``train`` false, as it stands.
+def study(data: str, options: Options, out: Path, *, train: bool = True) -> dict[str, Any]:
+    """Return a study: trained where it is not there yet, or, with ``train`` false, as it stands.
 
     Raises:
         UserError: If the folder holds a study of other options, or there is nothing to report.
@@ -41,15 +43,15 @@ def study(
     return study_cifar10(options, out)
 
 
-def options_of(data: str, given: dict[str, Any]) -> MixtureOptions | Cifar10Options:
-    """Options as they are written on the command line.
+def options_of(data: str, given: Mapping[str, Any]) -> Options:
+    """Read options as they are written on the command line.
 
     Args:
         data: ``mixture`` or ``cifar10``.
         given: Texts of lists, with commas between; numbers; and ``settings``, NAME=VALUE.
 
     Raises:
-        UserError: If a list does not hold what it should.
+        UserError: If an option is for other data, or a list does not hold what it should.
 
     Example:
         >>> options_of("mixture", {"epsilons": "0.1,1", "seeds": 2}).epsilons
@@ -57,25 +59,27 @@ def options_of(data: str, given: dict[str, Any]) -> MixtureOptions | Cifar10Opti
     """
     own: dict[str, Any] = {}
     for name, value in given.items():
+        if name not in KINDS[data].__dataclass_fields__:
+            flag = "set" if name == "settings" else name.replace("_", "-")
+            other = "cifar10" if data == "mixture" else "mixture"
+            raise UserError(f"--{flag} is for --data {other}, not for {data}; leave it out")
         if name in NAMES:
-            own[name] = names_of(name, value)
+            value = tuple(dict.fromkeys(value.split(",")))
+            if not set(value) <= set(NAMES[name]):
+                known = ", ".join(NAMES[name])
+                raise UserError(
+                    f"--{name} takes {known}, with commas between; got {','.join(value)!r}"
+                )
         elif name in ("epsilons", "ratios", "weights"):
-            own[name] = numbers_of(name, value)
+            value = numbers_of(name, value)
         elif name == "settings":
-            for setting in value:
-                option = setting.partition("=")[0].replace("-", "_")
-                if option in RESERVED:
-                    raise UserError(
-                        f"--set {option} has a meaning of its own here; see stability --help"
-                    )
-            own[name] = parse_settings(value)
-        else:
-            own[name] = value
-    return MixtureOptions(**own) if data == "mixture" else Cifar10Options(**own)
+            value = parse_settings(value)
+        own[name] = value
+    return KINDS[data](**own)
 
 
 def numbers_of(name: str, text: str) -> tuple[float, ...]:
-    """Positive numbers, each once, ascending.
+    """Read positive numbers, each once, ascending.
 
     Raises:
         UserError: If they are not.
@@ -89,22 +93,8 @@ def numbers_of(name: str, text: str) -> tuple[float, ...]:
     return numbers
 
 
-def names_of(name: str, text: str) -> tuple[str, ...]:
-    """Names, each one that is known.
-
-    Raises:
-        UserError: If one is not.
-    """
-    words = tuple(dict.fromkeys(text.split(",")))
-    if not set(words) <= set(NAMES[name]):
-        raise UserError(
-            f"--{name} takes {', '.join(NAMES[name])}, with commas between; got {text!r}"
-        )
-    return words
-
-
 def write_results(result: dict[str, Any], out: Path) -> tuple[str, list[Path]]:
-    """Tables in ``stability.md``, figures at the end in ``summary.json``, and pictures.
+    """Write tables into ``stability.md``, figures at the end into ``summary.json``, and pictures.
 
     Returns:
         The text of the tables, and the files written.
@@ -112,12 +102,8 @@ def write_results(result: dict[str, Any], out: Path) -> tuple[str, list[Path]]:
     text = report(result)
     write_text(out / "summary.json", json.dumps(summary(result), allow_nan=False) + "\n")
     write_text(out / "stability.md", text + "\n")
-    return text, [
-        out / "stability.json",
-        out / "summary.json",
-        out / "stability.md",
-        *draw(result, out),
-    ]
+    files = [out / name for name in ("stability.json", "summary.json", "stability.md")]
+    return text, [*files, *draw(result, out)]
 
 
 def study_mixture(options: MixtureOptions, out: Path) -> dict[str, Any]:
@@ -125,11 +111,10 @@ def study_mixture(options: MixtureOptions, out: Path) -> dict[str, Any]:
 
     Args:
         options: What to sweep.
-        out: Folder; gets ``stability.json``.
+        out: Folder that gets ``stability.json``.
 
     Returns:
-        ``data``, ``options``, ``boundaries`` and ``runs``, by block: for each run its settings and
-        its ``history``, a list for each figure.
+        The study; see :func:`opened`.
 
     Raises:
         UserError: If the folder holds a study of other options.
@@ -137,10 +122,9 @@ def study_mixture(options: MixtureOptions, out: Path) -> dict[str, Any]:
     result = opened(out, "mixture", asdict(options))
     blocks = [b for b in mixture_blocks(options) if b.name not in result["runs"]]
     total = sum(block.record_at[-1] + 1 for block in blocks)
-    seeds = range(options.seeds)
     with tqdm(total=total, unit="step", desc="critical temperatures", disable=None) as bar:
         if result["boundaries"] is None:
-            result["boundaries"] = boundaries(CASES, seeds, options.rounds)
+            result["boundaries"] = boundaries(CASES, range(options.seeds), options.rounds)
             save(result, out)
         for block in blocks:
             bar.set_description(block.name)

@@ -26,16 +26,6 @@ def summed(tensor: Tensor) -> Tensor:
     return total
 
 
-def widest_dtype(device: torch.device) -> torch.dtype:
-    """The widest floating dtype of a device, for sums that must count exactly.
-
-    Example:
-        >>> widest_dtype(torch.device("cpu"))
-        torch.float64
-    """
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
 @torch.no_grad()
 def gathered(tensor: Tensor) -> Tensor:
     """Tensors of all processes, joined along the first axis; their sizes there may differ.

@@ -5,72 +5,73 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from einops import rearrange
-from torch import Tensor, nn
+from torch import Tensor
 
-from .._internal.distributed import gathered
-from .._internal.latents import compute_dtype, vectors_last, with_masks
-from ..functional import exporting, nearest_codes
+from .._internal.distributed import gathered, summed
+from ..functional import compute_dtype, exporting, nearest_codes
 from ..initialize import kmeans
 from ..serialization import Pretrained
-from .output import BatchStatistics, CodebookOutput, batch_statistics
+from .interface import BatchStatistics, CodebookOutput, batch_statistics
+from .layout import checked_indices, in_layout, unflattened, vectors_last, with_masks
 
 
-class Codebook(Pretrained, nn.Module):
+class Codebook(Pretrained):
     """Base of all codebooks.
 
     ``forward`` changes no state, in train or eval mode, and holds no collective. All that moves
     state is :meth:`after_step`, called once after the optimiser's step, and :meth:`initialize`.
 
+    A codebook of your own has a ``codebook`` (K, D), a parameter or a buffer, and implements
+    ``_quantize``; where state moves without gradients, also ``_learn``. Its constructor keeps each
+    argument in an attribute of the argument's name, so that it can be saved and loaded.
+
     Args:
         dim: D, size of the vector axis.
         codebook_size: K, number of prototypes.
-        restart_threshold: A prototype whose running usage falls below this share of the mean is
-            moved onto a random latent of the batch by :meth:`after_step`; 0 never restarts.
-        seed: Of the restarts.
-        channel_first: Latents are (B, D, ...) instead of (..., D).
+        channel_first: Whether latents are (B, D, ...) instead of (..., D).
 
     Attributes:
         codebook: (K, D), the prototypes.
-        steps: int64 scalar buffer, the calls of :meth:`after_step` so far.
+        steps: int64 scalar buffer, the number of calls of :meth:`after_step` so far.
+        straight_through: Whether the decoder's gradient reaches the latents as if the code were
+            the latent.
+        has_tokens: Whether indices stand for prototypes. Where it is False, all indices are -1, and
+            :meth:`decode` and ``hard=True`` raise ``ValueError``.
+        pools: (1,): one level, at the latents' own resolution.
+        frozen: Whether :meth:`freeze` has been called.
+        initialized: Whether the prototypes come from data: by :meth:`initialize`, or from a state
+            that was loaded.
 
     Raises:
-        ValueError: If a size is not positive, or the threshold lies outside [0, 1).
+        ValueError: If a size is not positive.
     """
 
     codebook: Tensor
     steps: Tensor
-    initialized: Tensor
-    # Whether the decoder's gradient passes to the latents as if the code were the latent.
-    straight_through = False
+    straight_through: bool = False
+    has_tokens: bool = True
+    pools: tuple[int, ...] = (1,)
+    frozen: bool = False
+    initialized: bool = False
 
-    def __init__(
-        self,
-        dim: int,
-        codebook_size: int,
-        *,
-        restart_threshold: float = 0.0,
-        seed: int = 0,
-        channel_first: bool = False,
-    ) -> None:
+    def __init__(self, dim: int, codebook_size: int, *, channel_first: bool = False) -> None:
         super().__init__()
         for name, size in (("dim", dim), ("codebook_size", codebook_size)):
             if isinstance(size, float | str):
                 raise TypeError(f"{name} must be a whole number, got {size!r}")
         if dim < 1 or codebook_size < 1:
             raise ValueError(
-                f"dim and codebook_size must be at least 1, got dim={dim}, "
-                f"codebook_size={codebook_size}"
+                f"dim and codebook_size must be at least 1, got {dim=}, {codebook_size=}"
             )
-        if not 0 <= restart_threshold < 1:
-            raise ValueError(f"restart_threshold must lie in [0, 1), got {restart_threshold}")
         self.dim = dim
         self.codebook_size = codebook_size
-        self.restart_threshold = restart_threshold
-        self.seed = seed
         self.channel_first = channel_first
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("initialized", torch.zeros((), dtype=torch.bool))
+
+    @property
+    def codebooks(self) -> tuple[Codebook, ...]:
+        """Itself alone, so that one codebook reads like a :class:`softvq.CodebookStack`."""
+        return (self,)
 
     def extra_repr(self) -> str:
         """Sizes, for ``print(model)``."""
@@ -83,18 +84,60 @@ class Codebook(Pretrained, nn.Module):
             z: (..., D), or (B, D, ...) with ``channel_first``; any floating dtype.
             mask: bool, z's shape without the vector axis, False for padding: what stands there,
                 NaN included, changes nothing; its code is zero and its index -1.
-            hard: Output the nearest prototypes instead of the soft code. A codebook that is
-                straight-through passes their gradient on to the latents; from a
-                :class:`DDCLCodebook` they have none, as from any choice of the nearest.
-
-        Returns:
-            A :class:`CodebookOutput`.
+            hard: Whether to output the nearest prototypes instead of the soft code. A codebook
+                whose code is hard anyway ignores it. The latents get the decoder's gradient from
+                a straight-through codebook only: choosing the nearest has no derivative.
 
         Raises:
             ValueError: If a shape does not fit.
             TypeError: If a dtype does not fit.
         """
+        latents, codebook, flat_mask = self._prepared(z, mask)
+        # Half-precision softmax over squared distances loses the nearest prototypes.
+        with torch.autocast(z.device.type, enabled=False):
+            out = self._quantize(latents, codebook, flat_mask, hard)
+            quantized, indices = self._routed(out.quantized, latents), out.indices
+            if flat_mask is not None:
+                quantized = torch.where(flat_mask[:, None], quantized, 0.0)
+                indices = torch.where(flat_mask, indices, -1)
+        vectors = unflattened(quantized, z, self.channel_first).to(z.dtype)  # (..., D)
+        return CodebookOutput(
+            quantized=in_layout(vectors, self.channel_first),
+            indices=unflattened(indices, z, self.channel_first),
+            loss=out.loss,
+            losses=out.losses,
+            codes_per_token=out.codes_per_token,
+            usage=out.usage,
+            latents=out.latents,
+        )
+
+    def _quantize(
+        self, latents: Tensor, codebook: Tensor, mask: Tensor | None, hard: bool
+    ) -> CodebookOutput:
+        """The output of :meth:`forward` for plain vectors: what a kind of codebook is.
+
+        Args:
+            latents: (N, D), float32 or float64, zero where masked.
+            codebook: (K, D), the prototypes in the same dtype.
+            mask: (N,) bool, False for tokens that weigh nothing in losses and usage, or None.
+            hard: As in :meth:`forward`.
+
+        Returns:
+            The output with ``quantized`` (N, D) and ``indices`` (N,); :meth:`forward` sets what
+            stands where masked and the gradient of a straight-through code.
+        """
         raise NotImplementedError
+
+    def _routed(self, quantized: Tensor, latents: Tensor) -> Tensor:
+        """Codes with the gradient that the latents are to get from them."""
+        if not self.straight_through:
+            return quantized
+        # The latents minus themselves are an exact zero that carries the gradient.
+        return quantized.detach() + (latents - latents.detach())
+
+    def temperature_info(self) -> dict[str, float | None]:
+        """Temperature and its ratio to the critical one; both None for a hard codebook."""
+        return {"temperature": None, "temperature_ratio": None}
 
     @torch.no_grad()
     def after_step(self, *outs: CodebookOutput) -> None:
@@ -109,32 +152,19 @@ class Codebook(Pretrained, nn.Module):
             FloatingPointError: If the latents hold NaN or infinity; no state has moved then.
             TypeError: If no output is given.
         """
-        after_step_of([self], [[out] for out in outs])
-
-    def _checked(self, outs: Sequence[CodebookOutput]) -> BatchStatistics:
-        """What a step learns from, or the errors of :meth:`after_step`."""
-        if not outs:
-            raise TypeError("after_step needs what forward returned: after_step(out)")
-        for out in outs:
-            if not isinstance(out, CodebookOutput):
-                raise TypeError(
-                    "after_step needs what forward returned, out = codebook(z): got "
-                    f"a {type(out).__name__}"
-                )
-        batch = batch_statistics(outs)
-        if not bool(batch.tokens.isfinite().all()):
-            raise FloatingPointError(
-                "the latents given to the codebook hold NaN or infinity; lower the learning rate, "
-                "or look for an overflow in the encoder (half precision?)"
-            )
-        return batch
+        self._step(batch_statistics(outs))
 
     def _step(self, batch: BatchStatistics) -> None:
-        self.steps += 1
-        self._learn(batch)
+        if not self.frozen:
+            self.steps += 1
+            self._learn(batch)
 
     def _learn(self, batch: BatchStatistics) -> None:
         """Move the state of this kind of codebook."""
+
+    def _summed(self, tensor: Tensor) -> Tensor:
+        """Sum over all processes that train together."""
+        return summed(tensor)
 
     @torch.no_grad()
     def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -150,13 +180,12 @@ class Codebook(Pretrained, nn.Module):
         # ONNX knows plain operators only, not the attention engine's.
         if not exporting():
             return self(z, mask).indices
-        flat, flat_mask = self._flatten(z, mask)
-        dtype = compute_dtype(flat, self.codebook)
+        latents, codebook, flat_mask = self._prepared(z, mask)
         with torch.autocast(z.device.type, enabled=False):
-            nearest = nearest_codes(flat.to(dtype), self.codebook.to(dtype))  # (N,)
+            nearest = nearest_codes(latents, codebook)  # (N,)
         if flat_mask is not None:
             nearest = torch.where(flat_mask, nearest, -1)
-        return self._indices_like(nearest, z)
+        return unflattened(nearest, z, self.channel_first)
 
     def decode(self, indices: Tensor) -> Tensor:
         """Prototypes by index: the hard code, whatever the codebook's soft output was.
@@ -171,38 +200,33 @@ class Codebook(Pretrained, nn.Module):
             IndexError: If an index lies outside [-1, K).
             TypeError: If the indices are not integers.
         """
-        if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
-            raise TypeError(f"indices must be integers, got {indices.dtype}")
-        # Indexing takes uint8 for a mask, and the other narrow dtypes not at all.
-        indices = indices.to(torch.int64)
-        # A captured graph cannot branch on values.
-        captured = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
-        if not captured and indices.numel():
-            low, high = (int(bound) for bound in indices.aminmax())
-            if low < -1 or high >= self.codebook_size:
-                raise IndexError(
-                    f"indices must lie in [0, {self.codebook_size}), or be -1 for padding; "
-                    f"got values from {low} to {high}"
-                )
-        return self._lookup(indices)
+        vectors = self._vectors(checked_indices(indices, self.codebook_size))  # (..., D)
+        return in_layout(vectors, self.channel_first)
+
+    def combine(self, codes: Sequence[Tensor], shape: Sequence[int] | None = None) -> Tensor:
+        """The vectors of its one level in the codebook's layout, as a stack sums those of several.
+
+        Args:
+            codes: One tensor (..., D).
+            shape: Not needed: the vectors stand at the latents' own resolution.
+        """
+        return in_layout(codes[0], self.channel_first)
 
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """Alias of :meth:`decode`, the name that vector-quantize-pytorch uses."""
         return self.decode(indices)
 
     def freeze(self) -> None:
-        """Stop the prototypes from changing; gradients still reach the encoder."""
+        """Stop all state from changing; gradients still reach the encoder."""
         self.codebook.requires_grad_(False)
         self.frozen = True
-
-    frozen: bool = False
 
     @torch.no_grad()
     def initialize(
         self,
         latents: Tensor | Iterable[Tensor],
         *,
-        mask: Tensor | Iterable[Tensor] | None = None,
+        mask: Tensor | Iterable[Tensor | None] | None = None,
         seed: int = 0,
         iterations: int = 10,
     ) -> None:
@@ -217,49 +241,19 @@ class Codebook(Pretrained, nn.Module):
         Raises:
             ValueError: If there are fewer latents than prototypes, or some are not finite.
         """
-        flat = torch.cat([self._kept(part, m) for part, m in with_masks(latents, mask)])
-        flat = gathered(flat)
+        parts = [self._flatten(part, m) for part, m in with_masks(latents, mask)]
+        kept = [(z if m is None else z[m]).to(self.codebook.dtype) for z, m in parts]
+        flat = gathered(torch.cat(kept))  # (M, D)
         self.codebook.copy_(kmeans(flat, self.codebook_size, seed=seed, iterations=iterations))
         self._initialized_from(flat)
-        self.initialized.fill_(True)
+        self.initialized = True
 
-    def _kept(self, z: Tensor, mask: Tensor | None) -> Tensor:
-        """Latents (M, D) that are not masked, in the codebook's dtype."""
-        flat, flat_mask = self._flatten(z, mask)
-        return (flat if flat_mask is None else flat[flat_mask]).to(self.codebook.dtype)
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.initialized = True
 
     def _initialized_from(self, latents: Tensor) -> None:
         """Set the state that depends on the prototypes, given (N, D) latents."""
-
-    def _restart(self, tokens: Tensor, size: Tensor) -> None:
-        """Move starved prototypes, by their running usage ``size`` (K,), onto (M, D) tokens."""
-        mean = size.mean()
-        starved = (size < self.restart_threshold * mean).nonzero().squeeze(1)
-        if self.frozen or not len(starved):
-            return
-        generator = torch.Generator().manual_seed(self.seed + int(self.steps))
-        order = torch.randperm(tokens.shape[0], generator=generator)[: len(starved)]
-        candidates = gathered(tokens[order.to(tokens.device)])
-        # Seeded anew: processes that drew from unequal token counts would go on apart.
-        generator.manual_seed(self.seed + int(self.steps))
-        order = torch.randperm(candidates.shape[0], generator=generator)[: len(starved)]
-        # Twice the threshold gives the newcomer time to be chosen before it is judged again.
-        self._replace(
-            starved[: len(order)],
-            candidates[order.to(tokens.device)].to(self.codebook.dtype),
-            2 * self.restart_threshold * mean,
-        )
-
-    def _replace(self, rows: Tensor, vectors: Tensor, size: Tensor) -> None:
-        """Move prototypes, and all state that belongs to them, at once."""
-        self.codebook[rows] = vectors
-
-    def _lookup(self, indices: Tensor) -> Tensor:
-        """:meth:`decode` for indices known to be valid."""
-        vectors = self._vectors(indices)  # (..., D)
-        # A single index has no batch axis to keep in front.
-        channel_first = self.channel_first and indices.dim() > 0
-        return rearrange(vectors, "b ... d -> b d ...") if channel_first else vectors
 
     def _vectors(self, indices: Tensor) -> Tensor:
         """Prototypes (..., D), zero where the index is -1."""
@@ -271,29 +265,11 @@ class Codebook(Pretrained, nn.Module):
         mask = None if mask is None else mask.reshape(-1)  # (N,)
         return vectors.reshape(-1, self.dim), mask  # (N, D)
 
-    def _restore(self, flat: Tensor, z: Tensor) -> Tensor:
-        """(N, D) back to the layout and dtype of z."""
-        vectors = self._indices_like(flat, z).to(z.dtype)  # (..., D)
-        return rearrange(vectors, "b ... d -> b d ...") if self.channel_first else vectors
-
-    def _indices_like(self, flat: Tensor, z: Tensor) -> Tensor:
-        """(N,) or (N, D) back to the layout of z without its vector axis, D last."""
-        axis = 1 if self.channel_first else z.dim() - 1
-        return flat.reshape((*z.shape[:axis], *z.shape[axis + 1 :], *flat.shape[1:]))
-
-
-@torch.no_grad()
-def after_step_of(levels: Sequence[Codebook], outs: Sequence[Sequence[CodebookOutput]]) -> None:
-    """:meth:`Codebook.after_step` of several levels: all of them move, or, on an error, none.
-
-    Args:
-        levels: The codebooks.
-        outs: For each part of the batch one output for each of the levels.
-
-    Raises:
-        FloatingPointError: If the latents of a level hold NaN or infinity.
-        TypeError: If no output is given.
-    """
-    batches = [level._checked([out[n] for out in outs]) for n, level in enumerate(levels)]
-    for level, batch in zip(levels, batches, strict=True):
-        level._step(batch)
+    def _prepared(self, z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Latents (N, D), zero where masked, and prototypes in one dtype, and the mask (N,)."""
+        flat, flat_mask = self._flatten(z, mask)
+        codebook = self.codebook
+        latents = flat.to(compute_dtype(flat, codebook))
+        if flat_mask is not None:
+            latents = torch.where(flat_mask[:, None], latents, 0.0)
+        return latents, codebook.to(latents.dtype), flat_mask

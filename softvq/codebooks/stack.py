@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
-from .._internal.latents import compute_dtype, vectors_last, with_masks
 from .._internal.pooling import grid_shape, pool, unpool
+from ..functional import compute_dtype
 from ..serialization import Pretrained
-from .codebook import Codebook, after_step_of
-from .output import StackOutput
+from .codebook import Codebook
+from .interface import CodebookOutput, StackOutput, after_step_of
+from .layout import in_layout, vectors_last, with_masks
 
 
-class CodebookStack(Pretrained, nn.Module):
+class CodebookStack(Pretrained):
     """Codebooks of several levels; the code is the sum of theirs.
 
     Level l averages what the levels before it left over into blocks of ``pools[l]`` places along
@@ -23,10 +23,11 @@ class CodebookStack(Pretrained, nn.Module):
     residual quantisation (Juang and Gray, 1982), falling ones a pyramid, coarse first. The first
     levels alone are a coarser code of the whole: ``decode(indices[:l])``.
 
-    A soft level leaves over what its *soft* code leaves, so that the derivative is exact. ``hard``
-    codes, :meth:`encode` and hence all tokens follow the argmax prototypes instead: each level
-    then corrects the one before. Straight-through levels see the codes before them as constants in
-    their losses, and pass the decoder's gradient on to the latents once, not once a level.
+    In soft mode the next level receives what the soft code leaves over, so that the derivative is
+    exact. ``hard`` codes, :meth:`encode` and hence all tokens follow the argmax prototypes instead:
+    each level then corrects the one before. Straight-through levels see the codes before them as
+    constants in their losses, and pass the decoder's gradient on to the latents once, not once a
+    level.
 
     Args:
         levels: Codebooks of equal ``dim``, each with ``channel_first=False``: the layout is the
@@ -90,14 +91,10 @@ class CodebookStack(Pretrained, nn.Module):
         """The levels, as a tuple with their type."""
         return tuple(self.levels)  # type: ignore[arg-type]
 
-    @property
-    def codebook_sizes(self) -> tuple[int, ...]:
-        """K of each level."""
-        return tuple(level.codebook_size for level in self.codebooks)
-
     def extra_repr(self) -> str:
         """For ``print(model)``."""
-        return f"dim={self.dim}, codebook_sizes={self.codebook_sizes}, pools={self.pools}"
+        sizes = tuple(level.codebook_size for level in self.codebooks)
+        return f"dim={self.dim}, codebook_sizes={sizes}, pools={self.pools}"
 
     def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> StackOutput:
         """Quantise latents.
@@ -108,9 +105,6 @@ class CodebookStack(Pretrained, nn.Module):
                 NaN included, changes nothing. A block counts its places that are not padding.
             hard: Output the argmax prototypes of each level instead of its soft codes.
 
-        Returns:
-            A :class:`StackOutput`.
-
         Raises:
             ValueError: If a shape does not fit.
             TypeError: If a dtype does not fit.
@@ -120,10 +114,9 @@ class CodebookStack(Pretrained, nn.Module):
         # Zero, with the gradient that straight-through levels have not passed on yet.
         carrier = residual - residual.detach()
         total = torch.zeros_like(residual)
-        kept = self._kept_levels(residual)
         outs = []
-        for number, (level, factor) in enumerate(zip(self.codebooks, self.pools, strict=True)):
-            seen = _masked_items(residual, mask, kept, number)
+        masks = self._level_masks(residual, mask)
+        for level, factor, seen in zip(self.codebooks, self.pools, masks, strict=True):
             cells, cell_mask = pool(residual, factor, seen)
             out = level(cells, cell_mask, hard=hard)
             code = unpool(out.quantized, factor, shape)
@@ -137,14 +130,7 @@ class CodebookStack(Pretrained, nn.Module):
             residual = residual - code
             total = total + code
             outs.append(out)
-        if mask is not None:
-            total = torch.where(mask[..., None], total, 0.0)
-        return StackOutput(
-            quantized=self._in_layout(total).to(z.dtype),
-            indices=self._joined([out.indices for out in outs]),
-            loss=torch.stack([out.loss for out in outs]).sum(),
-            levels=tuple(outs),
-        )
+        return self._output(total, outs, z, mask)
 
     @torch.no_grad()
     def after_step(self, *outs: StackOutput) -> None:
@@ -211,7 +197,7 @@ class CodebookStack(Pretrained, nn.Module):
         total = unpool(codes[0], self.pools[0], shape)
         for code, factor in zip(codes[1:], self.pools[1:], strict=False):
             total = total + unpool(code, factor, shape)
-        return self._in_layout(total)
+        return in_layout(total, self.channel_first)
 
     def get_codes_from_indices(self, indices: Tensor | Sequence[Tensor]) -> Tensor:
         """Alias of :meth:`decode`, the name that vector-quantize-pytorch uses."""
@@ -227,7 +213,7 @@ class CodebookStack(Pretrained, nn.Module):
         self,
         latents: Tensor | Iterable[Tensor],
         *,
-        mask: Tensor | Iterable[Tensor] | None = None,
+        mask: Tensor | Iterable[Tensor | None] | None = None,
         seed: int = 0,
         iterations: int = 10,
     ) -> None:
@@ -246,9 +232,9 @@ class CodebookStack(Pretrained, nn.Module):
         for number, (level, factor) in enumerate(zip(self.codebooks, self.pools, strict=True)):
             pooled = [pool(residual, factor, m) for residual, m in grids]
             cells = [cell for cell, _ in pooled]
-            given = [m for _, m in pooled if m is not None] or None
+            masks = [m for _, m in pooled]
             try:
-                level.initialize(cells, mask=given, seed=seed + number, iterations=iterations)
+                level.initialize(cells, mask=masks, seed=seed + number, iterations=iterations)
             except ValueError as error:
                 raise ValueError(f"level {number + 1}, pooled by {factor}: {error}") from error
             grids = [
@@ -263,15 +249,17 @@ class CodebookStack(Pretrained, nn.Module):
         z = z.to(compute_dtype(z, *(level.codebook for level in self.codebooks)))
         return (z if mask is None else torch.where(mask[..., None], z, 0.0)), mask
 
-    def _kept_levels(self, z: Tensor) -> Tensor | None:
-        """How many levels each item of the batch keeps, or None when all keep all."""
+    def _level_masks(self, z: Tensor, mask: Tensor | None) -> list[Tensor | None]:
+        """The mask of each level: without the items of the batch that drop it."""
         count = len(self.levels)
         if not self.training or not self.level_dropout or count == 1:
-            return None
+            return [mask] * count
         items = z.shape[:1] if z.dim() > 1 else ()
         prefix = torch.randint(1, count, items, device=z.device)
         drops = torch.rand(items, device=z.device) < self.level_dropout
-        return torch.where(drops, prefix, count)
+        kept = torch.where(drops, prefix, count).reshape(*items, *(1,) * (z.dim() - 1 - len(items)))
+        alive = [(kept > number).expand(z.shape[:-1]) for number in range(count)]
+        return [part if mask is None else mask & part for part in alive]
 
     def _split(self, indices: Tensor | Sequence[Tensor]) -> list[Tensor]:
         """A tensor for each level given."""
@@ -294,17 +282,15 @@ class CodebookStack(Pretrained, nn.Module):
         """One tensor (..., L) where no level pools."""
         return torch.stack(indices, dim=-1) if max(self.pools) == 1 else indices
 
-    def _in_layout(self, vectors: Tensor) -> Tensor:
-        channel_first = self.channel_first and vectors.dim() > 1
-        return rearrange(vectors, "b ... d -> b d ...") if channel_first else vectors
-
-
-def _masked_items(
-    z: Tensor, mask: Tensor | None, kept: Tensor | None, number: int
-) -> Tensor | None:
-    """The mask without the items that have dropped the level of that number."""
-    if kept is None:
-        return mask
-    alive = (kept > number).reshape(*kept.shape, *(1,) * (z.dim() - 1 - kept.dim()))
-    alive = alive.expand(z.shape[:-1])
-    return alive if mask is None else mask & alive
+    def _output(
+        self, total: Tensor, outs: list[CodebookOutput], z: Tensor, mask: Tensor | None
+    ) -> StackOutput:
+        """The output, given the sum of all codes (..., D) and each level's own output."""
+        if mask is not None:
+            total = torch.where(mask[..., None], total, 0.0)
+        return StackOutput(
+            quantized=in_layout(total, self.channel_first).to(z.dtype),
+            indices=self._joined([out.indices for out in outs]),
+            loss=torch.stack([out.loss for out in outs]).sum(),
+            levels=tuple(outs),
+        )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -57,37 +56,46 @@ class Schedule:
         return self.start * (end / self.start) ** share
 
 
-def _check_schedule(schedule: object) -> None:
-    """Refuse a number in the place of a schedule.
+@dataclass(frozen=True)
+class TemperatureController:
+    """Base of the controllers: what a codebook asks of its temperature.
+
+    Args:
+        schedule: What the controller follows.
 
     Raises:
-        TypeError: If it is not a :class:`Schedule`.
+        TypeError: If the schedule is something else, as a number.
     """
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"a controller follows a schedule, as Schedule(2.0), got {schedule!r}")
 
+    schedule: Schedule
 
-class TemperatureController(Protocol):
-    """What a codebook asks of its temperature."""
+    def __post_init__(self) -> None:
+        if not isinstance(self.schedule, Schedule):
+            raise TypeError(
+                f"a controller follows a schedule, as Schedule(2.0), got {self.schedule!r}"
+            )
 
     @property
-    def schedule(self) -> Schedule:
-        """What the controller follows."""
-        ...
+    def before_data(self) -> float:
+        """Temperature until the codebook is initialised."""
+        return 1.0
 
     def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
-        """Temperature to start from, given (N, D) latents and (K, D) prototypes."""
-        ...
+        """Temperature to start from, given (N, D) latents and (K, D) prototypes.
+
+        That of the first step, unless the controller looks at the latents.
+        """
+        return self.next(0, self.before_data, 1.0, critical_temperature)
 
     def next(
         self, step: int, temperature: float, codes_per_token: float, critical_temperature: float
     ) -> float:
         """Temperature for the coming step, from what the last one measured."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class ConstantTemperature:
+class ConstantTemperature(TemperatureController):
     """The schedule's value is the temperature, in units of squared distance.
 
     Args:
@@ -98,13 +106,9 @@ class ConstantTemperature:
         2.0
     """
 
-    schedule: Schedule
-
-    def __post_init__(self) -> None:
-        _check_schedule(self.schedule)
-
-    def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
-        """The schedule's first value, whatever the data."""
+    @property
+    def before_data(self) -> float:
+        """The schedule's first value."""
         return self.schedule(0)
 
     def next(
@@ -115,7 +119,7 @@ class ConstantTemperature:
 
 
 @dataclass(frozen=True)
-class CriticalFraction:
+class CriticalFraction(TemperatureController):
     """The schedule's value is T / T_c: the temperature follows the scale of the latents.
 
     Args:
@@ -126,15 +130,6 @@ class CriticalFraction:
         4.0
     """
 
-    schedule: Schedule
-
-    def __post_init__(self) -> None:
-        _check_schedule(self.schedule)
-
-    def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
-        """The first fraction of the critical temperature of these latents."""
-        return self.schedule(0) * critical_temperature
-
     def next(
         self, step: int, temperature: float, codes_per_token: float, critical_temperature: float
     ) -> float:
@@ -143,7 +138,7 @@ class CriticalFraction:
 
 
 @dataclass(frozen=True)
-class CodesPerToken:
+class CodesPerToken(TemperatureController):
     """The schedule's value is a target of effective codes per token, reached by feedback.
 
     The target means the same at every vector size, codebook size and latent scale.
@@ -163,12 +158,11 @@ class CodesPerToken:
         True
     """
 
-    schedule: Schedule
     gain: float = 0.2
     ceiling: float = 0.9
 
     def __post_init__(self) -> None:
-        _check_schedule(self.schedule)
+        super().__post_init__()
         end = self.schedule.start if self.schedule.end is None else self.schedule.end
         if min(self.schedule.start, end) < 1:
             raise ValueError(

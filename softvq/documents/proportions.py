@@ -8,15 +8,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._internal.latents import compute_dtype, vectors_last
-from ..codebooks.ddcl import DDCLCodebook
-from ..functional import assignment
+from ..codebooks.layout import vectors_last
+from ..codebooks.soft import SoftCodebook
+from ..functional import assignment, compute_dtype
 
-# Of all tokens of a document together, below which a prototype has none of them.
+# A prototype whose total assignment in a document is below this counts as unused there.
 _NO_MASS = 1e-12
 
 
-def assignments(codebook: DDCLCodebook, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+def assignments(codebook: SoftCodebook, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
     """Assignment of every token of every document to every prototype.
 
     Args:
@@ -28,6 +28,7 @@ def assignments(codebook: DDCLCodebook, tokens: Tensor, mask: Tensor | None = No
         (B, T, K), float32 or better; rows sum to one, or are zero for padding.
 
     Example:
+        >>> from softvq import DDCLCodebook
         >>> q = assignments(DDCLCodebook(4, 8), torch.randn(2, 5, 4))
         >>> tuple(q.shape), round(q.sum().item(), 4)
         ((2, 5, 8), 10.0)
@@ -43,7 +44,7 @@ def assignments(codebook: DDCLCodebook, tokens: Tensor, mask: Tensor | None = No
     return q if mask is None else torch.where(mask[..., None], q, 0.0)
 
 
-def proportions(codebook: DDCLCodebook, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+def proportions(codebook: SoftCodebook, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
     """Share of each prototype in each document: the mean assignment of its tokens.
 
     Args:
@@ -55,6 +56,7 @@ def proportions(codebook: DDCLCodebook, tokens: Tensor, mask: Tensor | None = No
         (B, K), not negative, rows sum to one, or to zero where all is padding.
 
     Example:
+        >>> from softvq import DDCLCodebook
         >>> parts = proportions(DDCLCodebook(4, 8), torch.randn(2, 5, 4))
         >>> tuple(parts.shape), round(parts.sum().item(), 4)
         ((2, 8), 2.0)
@@ -63,7 +65,7 @@ def proportions(codebook: DDCLCodebook, tokens: Tensor, mask: Tensor | None = No
 
 
 def shares(
-    codebook: DDCLCodebook, tokens: Tensor, mask: Tensor | None = None
+    codebook: SoftCodebook, tokens: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Proportions, and each document's own mean at every prototype.
 
@@ -77,6 +79,7 @@ def shares(
         1e-12 of one.
 
     Example:
+        >>> from softvq import DDCLCodebook
         >>> parts, means = shares(DDCLCodebook(4, 8), torch.randn(2, 5, 4))
         >>> tuple(parts.shape), tuple(means.shape)
         ((2, 8), (2, 8, 4))

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..codebooks.ddcl import DDCLCodebook
-from ..codebooks.output import CodebookOutput
-from .proportions import assignments, checked_documents, mean_token, shares
+from ..codebooks.interface import CodebookOutput
+from ..codebooks.soft import SoftCodebook
+from .proportions import assignments, mean_token, shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,26 +80,27 @@ class DDCLReadout(nn.Module):
     become one vector: the mean is our choice.
 
     ``pooled`` has the value and the gradient of the mean of ``code.quantized``. With a
-    :class:`DDCLCodebook` that is the exact derivative, to tokens and prototypes. With a
+    :class:`softvq.DDCLCodebook` that is the exact derivative, to tokens and prototypes. With a
     :class:`softvq.DDCLEMCodebook` the gradient of ``pooled`` passes straight through to the tokens,
     as if it were their mean, and none reaches the prototypes, which learn in :meth:`after_step`.
     ``proportions`` and ``prototypes`` have exact derivatives with either.
 
     The readout has no state but its codebook's: ``readout.codebook.save_pretrained(path)`` saves
-    it, and ``DDCLReadout(DDCLCodebook.from_pretrained(path))`` is an equal one.
+    it, and ``DDCLReadout(SoftCodebook.from_pretrained(path))`` is an equal one.
 
     Args:
-        codebook: Any DDCL codebook of the encoder's width, ``channel_first=False``.
+        codebook: Any soft codebook of the encoder's width, ``channel_first=False``.
 
     Raises:
-        TypeError: If it is no DDCL codebook.
+        TypeError: If it is no soft codebook.
         ValueError: If it has ``channel_first=True``.
 
     Example:
+        >>> from softvq import DDCLCodebook
         >>> _ = torch.manual_seed(0)
         >>> readout = DDCLReadout(DDCLCodebook(dim=8, codebook_size=4))
         >>> tokens, mask = torch.randn(3, 20, 8), torch.arange(20) < torch.tensor([[20], [7], [0]])
-        >>> readout.initialize(tokens, mask)
+        >>> readout.initialize(tokens, mask=mask)
         >>> out = readout(tokens, mask)  # of Hugging Face encoders: attention_mask.bool()
         >>> out.loss.backward()
         >>> readout.after_step(out)
@@ -107,12 +108,12 @@ class DDCLReadout(nn.Module):
         ((3, 8), [1.0, 1.0, 0.0])
     """
 
-    def __init__(self, codebook: DDCLCodebook) -> None:
+    def __init__(self, codebook: SoftCodebook) -> None:
         super().__init__()
-        if not isinstance(codebook, DDCLCodebook):
+        if not isinstance(codebook, SoftCodebook):
             raise TypeError(
-                "a readout needs a DDCLCodebook or DDCLEMCodebook, whose tokens belong to all "
-                f"prototypes in part; got {type(codebook).__name__}"
+                "a readout needs a soft codebook, as DDCLCodebook or DDCLEMCodebook, whose tokens "
+                f"belong to all prototypes in part; got {type(codebook).__name__}"
             )
         if codebook.channel_first:
             raise ValueError(
@@ -134,14 +135,13 @@ class DDCLReadout(nn.Module):
             ValueError: If a shape does not fit.
             TypeError: If a dtype does not fit.
         """
-        checked_documents(tokens, mask, self.codebook.dim)
-        code = self.codebook(tokens, mask)
         proportions, prototypes = shares(self.codebook, tokens, mask)
+        code = self.codebook(tokens, mask)
         with torch.autocast(tokens.device.type, enabled=False):
             pooled = proportions @ self.codebook.codebook.to(proportions.dtype)  # (B, D)
             mean = mean_token(tokens.to(proportions.dtype), mask)  # (B, D)
-            # A mean of codes takes the gradient as each of them does.
-            pooled = self.codebook._route(pooled, mean)
+            # The mean follows the codebook's gradient rule (exact or straight-through).
+            pooled = self.codebook._routed(pooled, mean)
         return ReadoutOutput(pooled.to(tokens.dtype), proportions, prototypes, code)
 
     @torch.no_grad()
@@ -156,16 +156,16 @@ class DDCLReadout(nn.Module):
     @torch.no_grad()
     def initialize(
         self,
-        tokens: Tensor | Iterable[Tensor],
-        mask: Tensor | Iterable[Tensor] | None = None,
+        latents: Tensor | Iterable[Tensor],
         *,
+        mask: Tensor | Iterable[Tensor | None] | None = None,
         seed: int = 0,
         iterations: int = 10,
     ) -> None:
         """Place the prototypes by k-means on tokens, and set the temperature.
 
         Args:
-            tokens: (B, T, D), or several batches of such; lengths may differ.
+            latents: Tokens (B, T, D), or several batches of such; lengths may differ.
             mask: bool (B, T), one for each tensor of tokens, or None.
             seed: Seed of the sampling.
             iterations: Lloyd iterations.
@@ -173,7 +173,7 @@ class DDCLReadout(nn.Module):
         Raises:
             ValueError: If there are fewer tokens than prototypes, or some are not finite.
         """
-        self.codebook.initialize(tokens, mask=mask, seed=seed, iterations=iterations)
+        self.codebook.initialize(latents, mask=mask, seed=seed, iterations=iterations)
 
     @torch.no_grad()
     def explain(self, tokens: Tensor, words: Sequence[str], top: int = 5) -> list[PrototypeShare]:
@@ -192,6 +192,7 @@ class DDCLReadout(nn.Module):
                 or ``top`` is below 1.
 
         Example:
+            >>> from softvq import DDCLCodebook
             >>> codebook = DDCLCodebook(dim=1, codebook_size=2)
             >>> _ = codebook.codebook.data.copy_(torch.tensor([[0.0], [10.0]]))
             >>> tokens = torch.tensor([[10.0], [0.0], [11.0]])
@@ -213,21 +214,13 @@ class DDCLReadout(nn.Module):
         q = assignments(self.codebook, tokens[None]).squeeze(0)  # (T, K)
         share, order = q.mean(dim=0).sort(descending=True, stable=True)  # (K,)
         ranked = q.sort(dim=0, descending=True, stable=True)
-        return [
-            PrototypeShare(
-                k,
-                float(part),
-                tuple(
-                    TokenAssignment(words[position], position, value)
-                    for value, position in zip(
-                        ranked.values[:top, k].tolist(),
-                        ranked.indices[:top, k].tolist(),
-                        strict=True,
-                    )
-                ),
-            )
-            for part, k in zip(share, order.tolist(), strict=True)
-        ]
+        values, places = ranked.values[:top].mT.tolist(), ranked.indices[:top].mT.tolist()
+        explained = []
+        for part, k in zip(share.tolist(), order.tolist(), strict=True):
+            pairs = zip(values[k], places[k], strict=True)
+            tokens_of = tuple(TokenAssignment(words[place], place, value) for value, place in pairs)
+            explained.append(PrototypeShare(k, part, tokens_of))
+        return explained
 
 
 # A pytree node, so that DDP, torch.export and torch.func see the tensors inside.

@@ -1,4 +1,4 @@
-"""Runs, token files and codebooks that an earlier commit wrote load, resume and report as before."""
+"""What an earlier commit wrote loads, resumes, decodes and reports as before."""
 
 import json
 import math

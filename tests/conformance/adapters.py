@@ -13,6 +13,7 @@ from softvq import (
     Codebook,
     DDCLCodebook,
     DDCLEMCodebook,
+    SoftCodebook,
     UtilizationTracker,
     VQCodebook,
     VQEMACodebook,
@@ -159,14 +160,15 @@ class Ours(Adapter):
         if not module.straight_through:
             return lambda z: (module(z).quantized, module(z).loss)
         # The straight-through code is no function's derivative, and is not meant to be.
-        if isinstance(module, DDCLCodebook):
+        if isinstance(module, SoftCodebook):
             return lambda z: module(z).loss
         return lambda z: module(z).losses["commitment_loss"]
 
 
 OURS = (
-    Ours(DDCLCodebook),
-    Ours(DDCLCodebook, "DDCLCodebook, attention", engine="attention"),
+    # The usage of a batch is not the mean over its parts' usages.
+    Ours(DDCLCodebook, usage_weight=0.0),
+    Ours(DDCLCodebook, "DDCLCodebook, attention", usage_weight=0.0, engine="attention"),
     Ours(DDCLEMCodebook),
     Ours(DDCLEMCodebook, "DDCLEMCodebook, balance", balance=0.5),
     Ours(VQCodebook),

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from models import VQVAE, ConvDecoder, ConvEncoder, IdentityCodebook, build_model
 from models.build import DEFAULTS, QUANTIZERS
-from models.layers import ResidualBlock
+from models.layers import NetworkShape, ResidualBlock
 from softvq import (
     CodesPerToken,
     ConstantTemperature,
@@ -57,13 +57,16 @@ def test_latents_have_a_quarter_of_the_sides(quantizer, height, width):
 
 
 def test_encoder_and_decoder_have_two_stages_of_stride_two():
-    for network in (ConvEncoder(3, 5, 8, 6, 2), ConvDecoder(3, 5, 8, 6, 2)):
+    for network in (
+        ConvEncoder(3, 5, NetworkShape(8, 6, 2)),
+        ConvDecoder(3, 5, NetworkShape(8, 6, 2)),
+    ):
         convolutions = [
             m for m in network.modules() if isinstance(m, nn.Conv2d | nn.ConvTranspose2d)
         ]
         assert [m.stride for m in convolutions if m.stride != (1, 1)] == [(2, 2), (2, 2)]
         assert sum(isinstance(m, ResidualBlock) for m in network) == 2
-    assert not any(isinstance(m, ResidualBlock) for m in ConvEncoder(3, 5, 8, 6, 0))
+    assert not any(isinstance(m, ResidualBlock) for m in ConvEncoder(3, 5, NetworkShape(8, 6, 0)))
 
 
 def test_a_residual_block_adds_to_its_input_and_leaves_it_alone():
@@ -109,20 +112,17 @@ def test_the_config_reaches_the_codebook():
         "vq": VQCodebook,
         "vq-ema": VQEMACodebook,
     }
+    own = {"ddcl": {"usage_weight": 0.2}, "ddcl-em": {"usage_weight": 0.2, "balance": 0.4}}
     for quantizer, kind in kinds.items():
-        options = {"commitment": 0.7, "restart_threshold": 0.3, "seed": 11}
-        codebook = tiny(
-            quantizer=quantizer, decay=0.8, usage_weight=0.2, balance=0.4, **options
-        ).codebook
+        options = {"commitment": 0.7, "restart_threshold": 0.3, "seed": 11, "decay": 0.8}
+        options |= own.get(quantizer, {})
+        codebook = tiny(quantizer=quantizer, **options).codebook
         assert type(codebook) is kind
         assert codebook.channel_first
         assert (codebook.dim, codebook.codebook_size) == (5, 16)
         assert {name: getattr(codebook, name) for name in options} == options
-        if "ddcl" in quantizer:
-            assert codebook.usage_weight == 0.2
-            assert getattr(codebook, "balance", 0.4) == 0.4
-        else:
-            assert codebook.decay == 0.8
+    with pytest.raises(ValueError, match=r"unknown keys in the model's config: \['balance'\]"):
+        tiny(quantizer="ddcl", balance=0.4)
     assert type(tiny(quantizer="none").codebook) is IdentityCodebook
 
 
@@ -147,7 +147,7 @@ def test_the_config_sets_the_temperature():
 
 def test_the_config_sets_the_sizes():
     def size(**config) -> int:
-        return sum(p.numel() for p in tiny(**config).parameters())
+        return sum(p.numel() for p in tiny(quantizer="ddcl", **config).parameters())
 
     for name, more in [
         ("in_channels", 4),
@@ -158,9 +158,9 @@ def test_the_config_sets_the_sizes():
         ("codebook_dim", 6),
     ]:
         assert size(**{name: more}) > size(), name
-    default = build_model({})
+    default = build_model({"quantizer": "ddcl"})  # whose prototypes are a parameter
     assert default.codebook.codebook.shape == (512, 64)
-    assert DEFAULTS["quantizer"] == "ddcl"
+    assert DEFAULTS["quantizer"] == "ddcl-em"
     # Two 3x3 and 1x1 pairs without bias per network, and the convolutions around them.
     residual = 2 * 2 * (128 * 64 * 9 + 64 * 128)
     encoder = (3 * 64 * 16 + 64) + (64 * 128 * 16 + 128) + (128 * 128 * 9 + 128) + (128 * 64 + 64)

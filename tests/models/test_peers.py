@@ -1,5 +1,7 @@
 """Quantizers of vector-quantize-pytorch behind softvq's interface: nothing is lost on the way."""
 
+import math
+
 import pytest
 import torch
 from small_runs import arguments, command
@@ -7,7 +9,7 @@ from small_runs import arguments, command
 from models import build_model
 from models.peers import PeerStack, peer
 from training.config import TrainConfig
-from training.data.datasets import load_splits
+from training.data.splits import load_splits
 from training.trainer import Trainer
 
 vqp = pytest.importorskip("vector_quantize_pytorch")
@@ -44,6 +46,26 @@ def test_a_stack_of_vector_quantize_is_their_residual_vq(rotation):
             torch.testing.assert_close(second.grad, first.grad)
     for level, layer in zip(stack.codebooks, theirs.layers, strict=True):
         assert torch.equal(level.codebook, layer.codebook)
+
+
+@pytest.mark.parametrize("name", ["vqp-ema", "vqp-rotation", "simvq", "fsq", "lfq"])
+def test_padding_counts_for_nothing_and_a_frozen_peer_stays_as_it_is(name):
+    torch.manual_seed(0)
+    codebook = peer(name, 4, 16, channel_first=False)
+    z, mask = torch.randn(6, 20, 4), torch.rand(6, 20) > 0.3
+    codebook(z)  # its k-means
+    codebook.freeze()
+    before = {name: value.clone() for name, value in codebook.state_dict().items()}
+    codebook.train()
+    out = codebook(torch.where(mask[..., None], z, math.nan).requires_grad_(), mask)
+    alone = codebook(z[mask][None])
+    assert torch.equal(out.quantized[mask], alone.quantized[0])
+    assert torch.equal(out.indices[mask], alone.indices[0])
+    torch.testing.assert_close((out.loss, out.usage), (alone.loss, alone.usage))
+    assert (out.indices[~mask] == -1).all()
+    assert out.quantized[~mask].count_nonzero() == 0
+    codebook.after_step(out)
+    assert all(torch.equal(value, before[name]) for name, value in codebook.state_dict().items())
 
 
 def test_the_config_stacks_them_so():
@@ -85,13 +107,13 @@ def test_sizes_without_bits_are_refused(name, size, tmp_path):
 
 def test_training_starts_their_k_means_on_standardised_latents(tmp_path):
     splits = load_splits("patches", limit_train=64, limit_test=16)
-    config = TrainConfig(
+    config = TrainConfig.from_options(
         quantizer="vqp-ema", dataset="patches", hidden_channels=8, residual_channels=8,
         codebook_size=16, batch_size=32,
     )  # fmt: skip
     trainer = Trainer(config, splits, tmp_path)
     level = trainer.model.levels[0]
     assert not level.module._codebook.initted
-    trainer._train_step(next(iter(trainer.feed.epoch(0, 0))))
+    trainer.train_step(next(iter(trainer.feed.epoch(0, 0))))
     assert level.module._codebook.initted
     assert 0.3 < level.codebook.std(dim=0).mean() < 1.5  # of latents whose deviation is 1

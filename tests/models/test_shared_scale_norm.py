@@ -98,7 +98,8 @@ def test_a_shared_scale_without_normalisation_is_refused(tmp_path):
         build_model({"shared_scale": True, "normalize_latents": False})
     words = arguments(out=tmp_path / "run")
     context = train.main.make_context("train.py", ["--shared-scale"])
-    assert TrainConfig(shared_scale=context.params["shared_scale"]).model_config(1)["shared_scale"]
+    config = TrainConfig.from_options(shared_scale=context.params["shared_scale"])
+    assert config.model_config(1)["shared_scale"]
     result = command(*words, "--shared-scale", "--no-normalize-latents")
     assert result.exit_code == 2
     assert "give --shared-scale or --no-normalize-latents, not both" in result.stderr

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
 from softvq import attention
-from softvq.attention import soft_quantize_attention
-from softvq.functional import soft_quantize, squared_distances
+from softvq._internal import arithmetic
+from softvq.functional import soft_quantize, soft_quantize_attention, squared_distances
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Blocks of a few rows, the last one shorter, so that every test meets their seams."""
-    monkeypatch.setattr(attention, "_rows_per_block", lambda device, size: 9)
+    monkeypatch.setattr(arithmetic, "_rows_per_block", lambda device, size: 9)
 
 
 def normal(*shape, seed=0, dtype=torch.float64, mean=0.0):
@@ -297,7 +297,7 @@ PEAK = """
 import re
 import torch
 import torch._dynamo  # What an optimiser imports as well.
-from softvq.attention import soft_quantize_attention
+from softvq.functional import soft_quantize_attention
 
 def resident(name):
     return int(re.search(name + r":\\s+(\\d+) kB", open("/proc/self/status").read())[1]) / 1024
@@ -316,7 +316,7 @@ def test_blocks_are_bounded_whatever_the_number_of_prototypes(monkeypatch):
     monkeypatch.undo()
     for device in ("cpu", "cuda", "mps"):
         for size in (1, 512, 8192, 2**18):
-            rows = attention._rows_per_block(torch.device(device), size)
+            rows = arithmetic._rows_per_block(torch.device(device), size)
             assert rows >= 64
             assert rows * size <= max(2**22, 64 * size)
 

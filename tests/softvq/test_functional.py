@@ -6,14 +6,15 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from softvq.attention import soft_quantize_attention
 from softvq.functional import (
     assignment,
+    critical_factor,
     critical_temperature,
     largest_variance,
     latent_covariance,
     nearest_codes,
     soft_quantize,
+    soft_quantize_attention,
     squared_distances,
     token_weights,
     usage_divergence,
@@ -258,3 +259,21 @@ def test_entropy_keeps_its_digits_at_any_temperature(quantize):
         assert entropy.max() <= 1e-6
     pair = torch.tensor([[-1.0], [1.0]])  # two codes at the same distance, however cold
     assert quantize(torch.zeros(3, 1), pair, 1e-12).entropy == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "factor"),
+    [({}, 4.0), ({"ols_weight": 2.0}, 8.0), ({"variance_weight": 2.0}, 2.0), ({"held": True}, 2.0)],
+    ids=str,
+)
+def test_the_critical_factor_scales_the_critical_temperature(arguments, factor):
+    assert critical_factor(**arguments) == factor
+    z = torch.randn(50, 3)
+    expected = factor * largest_variance(latent_covariance(z))
+    torch.testing.assert_close(critical_temperature(z, factor=factor), expected)
+
+
+@pytest.mark.parametrize("name", ["ols_weight", "variance_weight"])
+def test_weights_without_a_critical_factor(name):
+    with pytest.raises(ValueError, match=r"variance_weight > 0.*-1\.0"):
+        critical_factor(**{name: -1.0})

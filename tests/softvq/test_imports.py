@@ -7,9 +7,10 @@ import pytest
 
 import softvq
 
+ROOT = Path(softvq.__file__).parents[1]
 FILES = sorted(Path(softvq.__file__).parent.rglob("*.py"))
 # Optional dependencies, imported where they are used.
-LAZY = {"utilization.py": {"matplotlib"}, "pretrained.py": {"safetensors"}}
+LAZY = {"plotting.py": {"matplotlib"}, "serialization.py": {"safetensors"}}
 
 
 def within(tree, *kinds):
@@ -54,15 +55,36 @@ def test_sources_import_torch_einops_and_the_standard_library_only(path):
         assert name in allowed or (not eager and name in LAZY.get(path.name, set())), name
 
 
+def private_imports(folder):
+    """Imports of softvq in a package that are neither from softvq nor from softvq.functional."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                modules = [node.module]
+            else:
+                continue
+            for module in modules:
+                if module.startswith("softvq.") and module != "softvq.functional":
+                    yield f"{path.relative_to(ROOT).as_posix()}: {module}"
+
+
+@pytest.mark.parametrize(
+    "folder", ["models", "training", "eval", "experiments", "benchmarks", "examples"]
+)
+def test_other_packages_import_public_names_only(folder):
+    assert not set(private_imports(folder))
+
+
 def test_importing_softvq_loads_nothing_heavy():
     code = (
         "import sys, torch, einops; before = set(sys.modules); import softvq; "
         "print(*{m.split('.')[0] for m in sys.modules}); "
         "print(*{m.split('.')[0] for m in set(sys.modules) - before})"
     )
-    root = Path(softvq.__file__).parents[1]
     result = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     loaded, added = (set(line.split()) for line in result.stdout.splitlines())
     assert "softvq" in loaded

@@ -16,8 +16,8 @@ from softvq import (
     UtilizationTracker,
     VQCodebook,
     VQEMACodebook,
+    perplexity_of,
 )
-from softvq.utilization import perplexity_of
 
 
 @settings(deadline=None, max_examples=60)
@@ -106,7 +106,8 @@ def test_strict_state_dict_round_trip_with_a_longer_history():
 @pytest.mark.parametrize("bad", [[0, 4], [-2, 0]])
 def test_an_index_out_of_range_counts_nothing(bad):
     tracker = UtilizationTracker(4)
-    with pytest.raises(IndexError, match=rf"\[-1, 4\), got values from {bad[0]} to {bad[1]}"):
+    message = rf"\[0, 4\), or be -1 for padding; got values from {bad[0]} to {bad[1]}"
+    with pytest.raises(IndexError, match=message):
         tracker.update(torch.tensor(bad))
     assert tracker.counts.tolist() == [0] * 4
     tracker.update(torch.tensor(bad), torch.tensor([bad[0] == 0, bad[1] == 0]))

@@ -32,7 +32,7 @@ def runs(cifar10_dir, tmp_path_factory) -> dict[str, Path]:
         without_figures(patch)
         return {
             quantizer: train.train(
-                TrainConfig(
+                TrainConfig.from_options(
                     quantizer=quantizer,
                     dataset="cifar10",
                     data_dir=str(cifar10_dir),
@@ -40,7 +40,7 @@ def runs(cifar10_dir, tmp_path_factory) -> dict[str, Path]:
                     **SIZES,
                 )
             )
-            for quantizer in ("ddcl", "vq", "vq-ema")
+            for quantizer in ("ddcl-em", "vq", "vq-ema")
         }
 
 
@@ -49,13 +49,13 @@ def lines_of(folder: Path, split: str) -> list[dict]:
 
 
 def test_every_code_of_ddcl_is_used_from_the_first_epoch(runs):
-    train_lines = lines_of(runs["ddcl"], "train")
+    train_lines = lines_of(runs["ddcl-em"], "train")
     assert [line["utilization"] for line in train_lines] == [1.0] * 3
     assert [line["dead_codes"] for line in train_lines] == [0] * 3
     # The first epoch sums up codes that still move.
     pairs = zip(train_lines, (150, 210, 210), strict=True)
     assert all(line["perplexity"] > low for line, low in pairs)
-    assert all(0 < line["temperature_ratio"] < 1 for line in metrics(runs["ddcl"]))
+    assert all(0 < line["temperature_ratio"] < 1 for line in metrics(runs["ddcl-em"]))
 
 
 def test_the_textbook_baseline_collapses_in_its_own_log(runs):
@@ -72,10 +72,10 @@ def test_the_strong_baseline_uses_its_codes(runs):
 
 def test_tokens_reconstruct_real_images(runs):
     last = {name: lines_of(folder, "test")[-1] for name, folder in runs.items()}
-    for name in ("ddcl", "vq-ema"):
+    for name in ("ddcl-em", "vq-ema"):
         assert last[name]["mse_argmax"] < 0.013
         assert last[name]["mse_argmax"] < 0.6 * last["vq"]["mse_argmax"]
-    assert last["ddcl"]["mse_argmax"] < 1.15 * last["ddcl"]["mse_soft"]
+    assert last["ddcl-em"]["mse_argmax"] < 1.15 * last["ddcl-em"]["mse_soft"]
     for name, folder in runs.items():
         errors = [line["mse_argmax"] for line in lines_of(folder, "val")]
         assert errors == sorted(errors, reverse=True), name
@@ -88,7 +88,7 @@ def test_the_decomposition_holds_in_every_line(runs):
 
 
 def test_the_report_agrees_with_the_log(runs, cifar10_dir):
-    folder = runs["ddcl"]
+    folder = runs["ddcl-em"]
     figures = evaluate_run(folder, data_dir=str(cifar10_dir), limit_test=512)
     step = checkpoint(folder, "best.pt")["step"]
     [line] = [line for line in lines_of(folder, "test") if line["step"] == step]

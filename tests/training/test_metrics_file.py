@@ -5,17 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from small_runs import (
-    STEPS_PER_EPOCH,
-    arguments,
-    command,
     metrics,
-    without_figures,
 )
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from models import build_model
-from training.run_log import RunLog, read_metrics, reconstruction_grid, table_header, table_row
-from training.trainer import Trainer
+from training.figures.reconstructions import reconstruction_grid
+from training.run_log import RunLog, read_metrics, table_header, table_row
 
 
 def line(epoch: int, split: str = "test", **figures) -> dict:
@@ -45,27 +41,6 @@ def test_what_is_not_a_number_becomes_null(tmp_path):
     assert written["mse_soft"] == 0.5
     tags = EventAccumulator(str(tmp_path / "test")).Reload().Tags()["scalars"]
     assert tags == ["reconstruction/mse_soft"]
-
-
-def test_events_after_the_checkpoint_are_dropped_too(tmp_path, monkeypatch):
-    without_figures(monkeypatch)
-    real = Trainer.save
-
-    def save(self, name):
-        if self.step > STEPS_PER_EPOCH:
-            raise OSError("disk full")
-        real(self, name)
-
-    out = tmp_path / "run"
-    monkeypatch.setattr(Trainer, "save", save)
-    result = command(*arguments(out=out, epochs=3))
-    assert (result.exit_code, result.stderr) == (1, "Error: disk full\n")
-    monkeypatch.setattr(Trainer, "save", real)
-    assert command("--resume", "--out", out).exit_code == 0
-    points = EventAccumulator(str(out / "test")).Reload().Scalars("reconstruction/mse_argmax")
-    test = [line for line in metrics(out) if line["split"] == "test"]
-    assert [point.step for point in points] == [STEPS_PER_EPOCH * n for n in (1, 2, 3)]
-    assert [p.value for p in points] == pytest.approx([line["mse_argmax"] for line in test])
 
 
 @pytest.mark.parametrize("missing", [False, True])

@@ -1,4 +1,4 @@
-"""LPIPS, and weights from files: against published values, torchvision, and what can go wrong."""
+"""LPIPS and weights from files, against published values and torchvision; LPIPS in the loss."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_runs import arguments, command, metrics, run_small, snapshot, without_figures
 from torch.nn import functional as F
 from torchvision import models
 
+from training.config import TrainConfig
+from training.data.splits import load_splits
+from training.errors import UserError
 from training.losses import NETS, PerceptualDistance
+from training.trainer import Trainer
 from training.weights import WeightsError, fetch_weights
 
 # Without their classifiers, which are ten times as large and judge nothing.
@@ -17,8 +22,13 @@ MAKERS = {"squeeze": models.squeezenet1_1, "alex": models.alexnet, "vgg": models
 
 
 @pytest.fixture(scope="module")
-def squeeze(shared: Path) -> PerceptualDistance:
-    return PerceptualDistance("squeeze", shared / "lpips" / "squeezenet1_1_features.pth")
+def squeeze_file(shared: Path) -> Path:
+    return shared / "lpips" / "squeezenet1_1_features.pth"
+
+
+@pytest.fixture(scope="module")
+def squeeze(squeeze_file: Path) -> PerceptualDistance:
+    return PerceptualDistance("squeeze", squeeze_file)
 
 
 def random_features(net: str) -> torch.nn.Module:
@@ -88,12 +98,12 @@ def test_linear_layers_are_the_trained_ones(random_weights):
         assert a.min() >= 0
 
 
-def test_grey_images_are_repeated_and_sizes_are_scaled(squeeze, shared):
+def test_grey_images_are_repeated_and_sizes_are_scaled(squeeze, squeeze_file):
     grey = torch.rand(2, 1, 40, 40, generator=torch.Generator().manual_seed(2))
     other = grey.flip(0)
     expected = squeeze(grey.repeat(1, 3, 1, 1), other.repeat(1, 3, 1, 1))
     assert torch.equal(squeeze(grey, other), expected)
-    scaled = PerceptualDistance("squeeze", shared / "lpips/squeezenet1_1_features.pth", resize=64)
+    scaled = PerceptualDistance("squeeze", squeeze_file, resize=64)
     larger = [
         F.interpolate(part.repeat(1, 3, 1, 1), (64, 64), mode="bilinear", antialias=True)
         for part in (grey, other)
@@ -163,3 +173,53 @@ def test_without_a_file_torchvision_is_asked(monkeypatch, random_weights):
     distance = PerceptualDistance("alex")
     assert asked == [models.AlexNet_Weights.IMAGENET1K_V1.url]
     assert torch.equal(distance.network.net.slice1[0].weight, state["features.0.weight"])
+
+
+# --- in the loss of a run -------------------------------------------------------------------------
+
+
+def test_the_loss_has_the_distance_times_its_weight(tmp_path, squeeze_file):
+    options = {"dataset": "patches", "hidden_channels": 8, "residual_channels": 8,
+               "codebook_size": 16, "codebook_dim": 8, "batch_size": 16}  # fmt: skip
+    splits = load_splits("patches", limit_train=16, limit_test=4)
+    losses, sums = [], []
+    for weight in (0.0, 2.0):
+        file = str(squeeze_file) if weight else None
+        config = TrainConfig.from_options(**options, perceptual_weight=weight, lpips_weights=file)
+        trainer = Trainer(config, splits, tmp_path)
+        batch = next(trainer.feed.epoch(0, 0))
+        trainer.train_step(batch)
+        losses.append(trainer.loss)
+        sums.append(trainer.sums)
+    assert losses[1] - losses[0] == pytest.approx(2 * sums[1]["lpips"], rel=1e-4)
+    assert "lpips" not in sums[0]
+    assert sums[1]["lpips"] > 0.05
+
+
+def test_training_with_it_lowers_the_distance(tmp_path, squeeze_file, monkeypatch):
+    without_figures(monkeypatch)
+    options = {"lpips_weights": str(squeeze_file), "perceptual_weight": 5.0, "epochs": 4}
+    folder = run_small(tmp_path / "with", **options)
+    values = [line["lpips"] for line in metrics(folder) if line["split"] == "train"]
+    assert values[-1] < values[0]
+    assert not any("perceptual" in name for name in torch.load(folder / "last.pt")["model"])
+
+
+def test_missing_weights_are_one_line_before_anything_is_written(tmp_path):
+    before = snapshot(tmp_path)
+    result = command(
+        *arguments(out=tmp_path / "run", perceptual_weight=1, lpips_weights=tmp_path / "none.pth")
+    )
+    assert result.exit_code == 2
+    errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert f"--lpips-weights {tmp_path / 'none.pth'}: there is no such file" in errors[0]
+    assert snapshot(tmp_path) == before
+
+
+def test_weights_without_their_use_are_refused(tmp_path):
+    result = command(*arguments(out=tmp_path / "run", lpips="vgg"))
+    assert result.exit_code == 2
+    assert "--lpips does nothing without --perceptual-weight" in result.stderr
+    with pytest.raises(UserError, match="lpips_weights does nothing without perceptual_weight"):
+        TrainConfig.from_options(lpips_weights="some.pth")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,26 +23,26 @@ from small_runs import (
 )
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from training import trainer
+from training import callbacks
+from training import metrics as training_metrics
 from training.checkpoint import load_model
-from training.data import datasets
-from training.data.datasets import to_float
-from training.run_log import RunLog
-from training.trainer import GRID_IMAGES
+from training.data import splits as data_splits
+from training.data.feed import to_float
+from training.figures.tensorboard import GRID_IMAGES
 
 REQUIRED = {
     "epoch", "step", "split", "mse_soft", "mse_argmax", "psnr_soft", "psnr_argmax", "utilization",
     "dead_codes", "perplexity", "codes_per_token", "loss_q", "loss_ols", "variance", "temperature",
     "temperature_ratio", "images_per_second",
 }  # fmt: skip
-QUANTIZERS = ("ddcl", "vq", "vq-ema")
+QUANTIZERS = ("ddcl-em", "vq", "vq-ema")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, Path]:
     """One finished run of each quantizer, ddcl and none with figures."""
     root = tmp_path_factory.mktemp("runs")
-    folders = {name: run_small(root / name, quantizer=name) for name in ("ddcl", "none")}
+    folders = {name: run_small(root / name, quantizer=name) for name in ("ddcl-em", "none")}
     with pytest.MonkeyPatch.context() as patch:
         without_figures(patch)
         for name in ("vq", "vq-ema"):
@@ -83,7 +82,7 @@ def test_figures_of_every_line_are_consistent(runs, quantizer):
         assert line["utilization"] == (16 - line["dead_codes"]) / 16
         assert 1 <= line["perplexity"] <= 16 - line["dead_codes"] + 1e-9
         assert line["images_per_second"] > 0
-        if quantizer == "ddcl":
+        if quantizer == "ddcl-em":
             assert line["variance"] > 0
             assert 1 < line["codes_per_token"] < 16
             assert 0 < line["temperature_ratio"] < 1
@@ -98,10 +97,10 @@ def test_figures_of_every_line_are_consistent(runs, quantizer):
 
 @pytest.mark.parametrize("quantizer", [*QUANTIZERS, "none"])
 def test_the_training_loss_is_the_weighted_sum_of_its_terms(runs, quantizer):
-    images = datasets.load_splits("patches", limit_train=256, limit_test=1).train / 255
+    images = data_splits.load_splits("patches", limit_train=256, limit_test=1).train / 255
     variance = np.mean([images[:, channel].var().item() for channel in range(3)])
     weights = {
-        "ddcl": {"loss_q": 0.1, "usage_kl": 0.0},
+        "ddcl-em": {"loss_q": 0.1, "usage_kl": 0.0},
         "vq": {"codebook_loss": 1.0, "commitment_loss": 0.25},
         "vq-ema": {"commitment_loss": 0.25},
         "none": {},
@@ -116,7 +115,7 @@ def test_the_training_loss_is_the_weighted_sum_of_its_terms(runs, quantizer):
 def test_the_config_and_both_checkpoints_are_plain_data(runs):
     for quantizer, folder in runs.items():
         config = json.loads((folder / "config.json").read_text())
-        assert config == asdict(small(folder, quantizer=quantizer))
+        assert config == small(folder, quantizer=quantizer).options()
         for name in ("last.pt", "best.pt"):
             state = checkpoint(folder, name)  # with weights_only=True
             assert state["config"] == config
@@ -128,14 +127,14 @@ def test_the_config_and_both_checkpoints_are_plain_data(runs):
 def test_the_best_checkpoint_is_of_the_lowest_validation_error(tmp_path, monkeypatch):
     without_figures(monkeypatch)
     validation, test = iter([0.3, 0.1, 0.2]), iter([0.3, 0.2, 0.1])
-    real = trainer.evaluate_split
-    images = datasets.load_splits("patches", limit_train=1, limit_test=64)
+    real = training_metrics.evaluate_split
+    images = data_splits.load_splits("patches", limit_train=1, limit_test=64)
 
     def evaluate_split(model, split):
         forged = validation if torch.equal(split, images.val) else test
         return real(model, split) | {"mse_argmax": next(forged), "mse_soft": 0.5}
 
-    monkeypatch.setattr(trainer, "evaluate_split", evaluate_split)
+    monkeypatch.setattr(training_metrics, "evaluate_split", evaluate_split)
     folder = run_small(tmp_path / "run", quantizer="vq", epochs=3)
     best = checkpoint(folder, "best.pt")
     assert best["step"] == 2 * STEPS_PER_EPOCH
@@ -144,17 +143,17 @@ def test_the_best_checkpoint_is_of_the_lowest_validation_error(tmp_path, monkeyp
     assert epochs == [0.3, 0.1, 0.2]
 
 
-@pytest.mark.parametrize("quantizer", ["ddcl", "none"])
+@pytest.mark.parametrize("quantizer", ["ddcl-em", "none"])
 def test_the_test_split_chooses_nothing(runs, tmp_path, monkeypatch, quantizer):
     without_figures(monkeypatch)
-    real = datasets.load_splits
+    real = data_splits.load_splits
 
     def load_splits(*args, **options):
         splits = real(*args, **options)
         noise = torch.randint(0, 256, splits.test.shape, dtype=torch.uint8)
         return replace(splits, test=noise)
 
-    monkeypatch.setattr(datasets, "load_splits", load_splits)
+    monkeypatch.setattr(data_splits, "load_splits", load_splits)
     folder = run_small(tmp_path / "run", quantizer=quantizer)
     for name in ("best.pt", "last.pt"):
         first, second = checkpoint(runs[quantizer], name), checkpoint(folder, name)
@@ -170,8 +169,8 @@ def test_the_best_epoch_of_a_run_is_in_its_own_log(runs):
         best = min(lines, key=lambda line: line["mse_argmax"])
         saved = checkpoint(runs[quantizer], "best.pt")
         assert (saved["step"], saved["best"]) == (best["step"], best["mse_argmax"])
-        images = datasets.load_splits("patches", limit_train=1, limit_test=64).val
-        again = trainer.evaluate_split(load_model(saved), images)
+        images = data_splits.load_splits("patches", limit_train=1, limit_test=64).val
+        again = training_metrics.evaluate_split(load_model(saved), images)
         # Another memory layout, hence another rounding, than in training.
         assert again["mse_argmax"] == pytest.approx(best["mse_argmax"], rel=1e-5)
 
@@ -189,8 +188,8 @@ def test_tensorboard_has_every_number_of_the_metrics(runs):
         "temperature": ["temperature", "temperature_ratio"],
         "speed": ["images_per_second"],
     }  # fmt: skip
-    logs = {split: events(runs["ddcl"], split) for split in ("train", "val", "test")}
-    lines = metrics(runs["ddcl"])
+    logs = {split: events(runs["ddcl-em"], split) for split in ("train", "val", "test")}
+    lines = metrics(runs["ddcl-em"])
     found = 0
     for group, keys in names.items():
         for key in keys:
@@ -208,18 +207,14 @@ def test_tensorboard_has_every_number_of_the_metrics(runs):
 
 
 def test_tensorboard_has_the_usage(runs):
-    log = events(runs["ddcl"], "train")
+    log = events(runs["ddcl-em"], "train")
     steps = [STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH]
-    train = [line for line in metrics(runs["ddcl"]) if line["split"] == "train"]
+    train = [line for line in metrics(runs["ddcl-em"]) if line["split"] == "train"]
     for key in ("utilization", "dead_codes", "perplexity"):
         points = log.Scalars(f"usage/{key}")
         assert [p.step for p in points] == steps
         assert [p.value for p in points] == pytest.approx([line[key] for line in train])
-    history = checkpoint(runs["ddcl"])["trackers"][0]["history"]
-    for point, counts in zip(log.Scalars("usage/gini"), history.numpy(), strict=True):
-        pairs = np.abs(counts[:, None] - counts[None]).mean()  # mean difference of two codes
-        assert point.value == pytest.approx(pairs / 2 / counts.mean(), rel=1e-5)
-    for tag in ("usage/usage_curve", "usage/lorenz", "usage/usage_history"):
+    for tag in ("usage/usage_curve", "usage/usage_history"):
         pictures = log.Images(tag)
         assert [p.step for p in pictures] == steps
         for picture in pictures:
@@ -231,8 +226,8 @@ def test_tensorboard_has_the_usage(runs):
 
 
 def test_tensorboard_has_inputs_above_soft_and_argmax_reconstructions(runs):
-    images = datasets.load_splits("patches", limit_train=1, limit_test=64).test[:GRID_IMAGES]
-    for quantizer, rows in (("ddcl", 3), ("none", 2)):
+    images = data_splits.load_splits("patches", limit_train=1, limit_test=64).test[:GRID_IMAGES]
+    for quantizer, rows in (("ddcl-em", 3), ("none", 2)):
         pictures = events(runs[quantizer], "test").Images("reconstruction/input_soft_argmax")
         assert [p.step for p in pictures] == [STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH]
         pixels = np.asarray(Image.open(io.BytesIO(pictures[-1].encoded_image_string)))
@@ -252,21 +247,17 @@ def test_tensorboard_has_inputs_above_soft_and_argmax_reconstructions(runs):
 def test_tensorboard_has_the_pictures_that_take_time_at_the_end_and_every_few_epochs(
     runs, tmp_path, monkeypatch
 ):
-    # The data has no classes.
-    tags = {
-        f"pictures/{n}"
-        for n in ("reconstructions", "token_map", "gallery", "projection", "distances")
-    }
-    log = events(runs["ddcl"], "val")
+    tags = {f"pictures/{name}" for name in ("reconstructions", "token_map", "gallery")}
+    log = events(runs["ddcl-em"], "val")
     assert set(log.Tags()["images"]) == tags
     for tag in tags:
         pictures = log.Images(tag)
         assert [picture.step for picture in pictures] == [STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH]
         assert {picture.width for picture in pictures} == {480}
     written = []
-    without_figures(monkeypatch)
-    monkeypatch.setattr(RunLog, "write_pictures", lambda *args: written.append(args[-1]))
-    monkeypatch.setattr(trainer, "PICTURES_EVERY", 3)
+    monkeypatch.setattr(callbacks, "write_epoch", lambda *args: None)
+    monkeypatch.setattr(callbacks, "write_pictures", lambda _, run: written.append(run.step))
+    monkeypatch.setattr(callbacks, "PICTURES_EVERY", 3)
     run_small(tmp_path / "run", quantizer="vq", epochs=5)
     assert written == [STEPS_PER_EPOCH * epoch for epoch in (1, 3, 5)]
 
@@ -275,29 +266,11 @@ def test_a_picture_that_fails_costs_no_checkpoint(tmp_path, monkeypatch, capsys)
     def fail(*args: object) -> None:
         raise RuntimeError("no such colour")
 
-    without_figures(monkeypatch)
-    monkeypatch.setattr(RunLog, "write_pictures", fail)
+    monkeypatch.setattr(callbacks, "write_epoch", fail)
     folder = run_small(tmp_path / "run", epochs=1)
     assert checkpoint(folder)["step"] == STEPS_PER_EPOCH
     assert (folder / "best.pt").exists()
     assert "no pictures of epoch 1: no such colour" in capsys.readouterr().err
-
-
-def test_the_projector_has_the_prototypes_and_their_use(runs):
-    state = checkpoint(runs["ddcl"])
-    folder = runs["ddcl"] / "train"
-    config = (folder / "projector_config.pbtxt").read_text()
-    files = folder / f"{state['step']:05d}" / "codebook"
-    for name in ("tensors.tsv", "metadata.tsv"):
-        assert str((files / name).relative_to(folder)) in config.replace("default/", "")
-    points = np.loadtxt(next(files.parent.rglob("tensors.tsv")), delimiter="\t")
-    np.testing.assert_allclose(points, state["model"]["codebook.codebook"].numpy(), rtol=1e-5)
-    with next(files.parent.rglob("metadata.tsv")).open() as file:
-        head, *rows = csv.reader(file, delimiter="\t")
-    assert head == ["code", "tokens"]
-    counts = state["trackers"][0]["history"][-1].tolist()
-    assert rows == [[str(code), str(count)] for code, count in enumerate(counts)]
-    assert sum(counts) == 256 * 64
 
 
 def test_without_codes_there_is_no_usage_in_tensorboard(runs):
@@ -306,4 +279,3 @@ def test_without_codes_there_is_no_usage_in_tensorboard(runs):
         pictures = {"test": "reconstruction/input_soft_argmax", "val": "pictures/reconstructions"}
         assert tags["images"] == ([pictures[split]] if split in pictures else [])
         assert not [tag for tag in tags["scalars"] if "utilization" in tag or "argmax" in tag]
-    assert not list(runs["none"].rglob("*.tsv"))

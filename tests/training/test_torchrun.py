@@ -38,7 +38,7 @@ def last(folder: Path) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quantizer", ["ddcl", "vq-ema"])
+@pytest.mark.parametrize("quantizer", ["ddcl-em", "vq-ema"])
 def test_two_processes_leave_one_run_that_resumes(tmp_path, quantizer):
     folder = tmp_path / "run"
     options = ["--quantizer", quantizer, "--out", str(folder)]

@@ -109,7 +109,7 @@ def test_a_run_without_out_makes_a_folder_of_its_own(tmp_path, monkeypatch):
     folders = {run_small(None, steps=1) for _ in range(2)}
     assert len(folders) == 2
     for folder in folders:
-        assert re.fullmatch(r"runs/ddcl-patches-\d{8}-\d{6}(-\d)?", str(folder))
+        assert re.fullmatch(r"runs/ddcl-em-patches-\d{8}-\d{6}(-\d)?", str(folder))
         assert (folder / "last.pt").is_file()
 
 
@@ -151,7 +151,7 @@ def test_flat_images_and_a_single_code_train(tmp_path):
         assert (line["utilization"], line["perplexity"]) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("quantizer", ["ddcl", "vq", "vq-ema"])
+@pytest.mark.parametrize("quantizer", ["ddcl-em", "ddcl", "vq", "vq-ema"])
 def test_equal_seeds_give_equal_weights_and_others_do_not(tmp_path, quantizer):
     torch.manual_seed(123)
     first = checkpoint(run_small(tmp_path / "1", quantizer=quantizer, steps=5, seed=5))
@@ -174,7 +174,7 @@ def test_bf16_trains_the_same_model_to_its_rounding(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quantizer", ["ddcl", "vq-ema"])
+@pytest.mark.parametrize("quantizer", ["ddcl-em", "vq-ema"])
 def test_compile_trains_the_same_model(tmp_path, monkeypatch, quantizer):
     options = {"quantizer": quantizer, "steps": 3}
     plain = metrics(run_small(tmp_path / "plain", **options))

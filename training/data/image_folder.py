@@ -63,9 +63,13 @@ def read_images(paths: Sequence[Path], size: int) -> Tensor:
     Raises:
         DatasetError: A file cannot be read; the message names it.
     """
+    from torchvision.transforms import InterpolationMode
+    from torchvision.transforms.functional import center_crop, resize
+
     images = np.empty((len(paths), size, size, 3), dtype=np.uint8)
     for image, path in zip(images, paths, strict=True):
-        image[:] = _cropped(open_image(path).convert("RGB"), size)
+        scaled = resize(open_image(path).convert("RGB"), [size], InterpolationMode.BICUBIC)
+        image[:] = center_crop(scaled, [size])
     return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()  # (N, 3, S, S)
 
 
@@ -92,18 +96,6 @@ def open_image(path: Path) -> Image:
         raise DatasetError(
             f"cannot read image {path} ({error}): repair it, convert it or move it away"
         ) from error
-
-
-def _cropped(image: Image, size: int) -> np.ndarray:
-    """The centre of an RGB image, its short side scaled, uint8 (S, S, 3)."""
-    from PIL.Image import Resampling
-
-    width, height = image.size
-    short = min(width, height)
-    width, height = size * width // short, size * height // short
-    image = image.resize((width, height), Resampling.BICUBIC)
-    left, top = round((width - size) / 2), round((height - size) / 2)
-    return np.asarray(image.crop((left, top, left + size, top + size)))
 
 
 def find_images(folder: Path) -> list[Path]:

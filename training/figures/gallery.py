@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ..data.datasets import to_float
+from ..data.feed import to_float
 from .layout import new_figure, show_mosaic
 from .sample import LevelSample, evenly
 
@@ -21,14 +21,12 @@ class CodePatches(NamedTuple):
 
     Attributes:
         code: Its index.
-        uses: Tokens that chose it.
-        tokens: (P,) int64, places in ``indices.flatten()`` of those that are shown.
-        patches: uint8 (P, C, s, s).
+        uses: Number of tokens that chose it.
+        patches: uint8 (P, C, s, s), around some of these tokens.
     """
 
     code: int
     uses: int
-    tokens: Tensor
     patches: Tensor
 
 
@@ -45,54 +43,30 @@ def code_patches(
         images: uint8 (B, C, H, W), those that the level's tokens are of.
         level: The tokens.
         codes: Indices in [0, K).
-        per_code: Patches of each code at most, evenly spaced among all of its tokens.
+        per_code: Largest number of patches of a code, evenly spaced among all of its tokens.
 
     Returns:
         One for each code, in their order.
 
     Example:
         >>> images = torch.arange(16, dtype=torch.uint8).reshape(1, 1, 4, 4)
-        >>> level = LevelSample(
-        ...     torch.tensor([[[0, 1], [0, 0]]]), torch.zeros(4, 1), torch.zeros(2, 1), side=2
-        ... )
+        >>> level = LevelSample(torch.tensor([[[0, 1], [0, 0]]]), torch.zeros(2, 1), side=2)
         >>> [own] = code_patches(images, level, [1])
         >>> own.uses, own.patches[0, 0, 1:3, 1:3].tolist()
         (1, [[2, 3], [6, 7]])
     """
-    flat = level.indices.flatten()
-    _, height, width = level.indices.shape
+    height, width = images.shape[2:]
+    margin = level.side // 2
+    reach = torch.arange(-margin, level.side + margin)  # (s,)
     found = []
     for code in codes:
-        tokens = (flat == code).nonzero().squeeze(1)
-        shown = tokens[evenly(len(tokens), per_code)] if len(tokens) else tokens
-        patches = [
-            _patch(
-                images[token // (height * width)],
-                token % (height * width) // width,
-                token % width,
-                level.side,
-            )
-            for token in shown.tolist()
-        ]
-        size = level.side + 2 * margin_of(level.side)
-        stacked = (
-            torch.stack(patches) if patches else images.new_zeros(0, images.shape[1], size, size)
-        )
-        found.append(CodePatches(code, len(tokens), shown, stacked))
+        tokens = (level.indices == code).nonzero()
+        image, row, column = tokens[evenly(len(tokens), per_code)].T
+        rows = (row[:, None] * level.side + reach).clamp(0, height - 1)  # (P, s)
+        columns = (column[:, None] * level.side + reach).clamp(0, width - 1)
+        patches = images[image[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+        found.append(CodePatches(code, len(tokens), patches.movedim(-1, 1)))
     return found
-
-
-def margin_of(side: int) -> int:
-    """Pixels shown around a cell."""
-    return side // 2
-
-
-def _patch(image: Tensor, row: int, column: int, side: int) -> Tensor:
-    """(C, s, s) around a cell of an image (C, H, W)."""
-    reach = torch.arange(side + 2 * margin_of(side)) - margin_of(side)
-    rows = (row * side + reach).clamp(0, image.shape[1] - 1)
-    columns = (column * side + reach).clamp(0, image.shape[2] - 1)
-    return image[:, rows][:, :, columns]
 
 
 def most_and_least_used(counts: Tensor, number: int) -> tuple[list[int], list[int]]:
@@ -124,13 +98,8 @@ def gallery_figure(images: Tensor, level: LevelSample, codes: int = 8, per_code:
         per_code: Patches in a row.
     """
     counts = level.counts
-    kinds = [
-        (name, chosen)
-        for name, chosen in zip(
-            ("most used", "least used"), most_and_least_used(counts, codes), strict=True
-        )
-        if chosen
-    ]
+    most, least = most_and_least_used(counts, codes)
+    kinds = [kind for kind in (("most used", most), ("least used", least)) if kind[1]]
     rows = [len(chosen) for _, chosen in kinds]
     figure = new_figure(max(0.42 * sum(rows) + 0.6 * len(rows), 1.5) + 0.3)
     blocks = figure.subplots(len(rows), 1, height_ratios=rows, squeeze=False)[:, 0]

@@ -6,7 +6,6 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 from torchvision.utils import make_grid
 
@@ -42,23 +41,6 @@ def to_png(figure: Figure) -> bytes:
     return content.getvalue()
 
 
-def mosaic(tiles: Tensor, columns: int) -> Tensor:
-    """Tiles in rows, with white lines between them.
-
-    Args:
-        tiles: (N, C, H, W) in [0, 1], C of 1 or 3.
-        columns: Tiles in a row.
-
-    Returns:
-        (rows, columns, 3) pixels in [0, 1].
-
-    Example:
-        >>> tuple(mosaic(torch.zeros(5, 1, 8, 8), columns=3).shape)
-        (19, 28, 3)
-    """
-    return make_grid(tiles, nrow=columns, padding=1, pad_value=1.0).permute(1, 2, 0)
-
-
 def show_mosaic(
     axes: Any,
     tiles: Tensor,
@@ -76,32 +58,11 @@ def show_mosaic(
     rows = len(row_labels)
     columns = len(tiles) // rows
     height, width = tiles.shape[2] + 1, tiles.shape[3] + 1
-    pixels = mosaic(tiles, columns)
-    axes.imshow(pixels.clamp(0, 1).numpy(), interpolation="nearest")
+    pixels = make_grid(tiles, nrow=columns, padding=1, pad_value=1.0).clamp(0, 1)  # (3, H, W)
+    axes.imshow(pixels.permute(1, 2, 0).numpy(), interpolation="nearest")
     axes.set_yticks([row * height + height / 2 for row in range(rows)], row_labels)
     places = [column * width + width / 2 for column in range(len(column_labels))]
     axes.set_xticks(places, column_labels, fontsize=8)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-
-
-def spread(codes: Tensor, side: int, height: int, width: int) -> Tensor:
-    """Values of a grid of tokens as pixels of the image that they stand for.
-
-    Args:
-        codes: (B, C, h, w).
-        side: Pixels along a token's cell.
-        height: Of the image; cells that lie over its edge are cut.
-        width: Of the image.
-
-    Returns:
-        (B, C, height, width).
-
-    Example:
-        >>> spread(torch.tensor([[[[1, 2]]]]), side=2, height=2, width=3).tolist()
-        [[[[1, 1, 2], [1, 1, 2]]]]
-    """
-    rows = torch.arange(height) // side
-    columns = torch.arange(width) // side
-    return codes[:, :, rows][:, :, :, columns]

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torchvision.utils import make_grid
 
 from models import ImageTokenizer
+from models.tokenizer import size_of
 
-from ..data.datasets import to_float
-from ..metrics import is_tokenless
+from ..data.feed import to_float
 from .layout import new_figure, show_mosaic
 
 if TYPE_CHECKING:
@@ -52,10 +53,10 @@ def reconstruction_figure(
     Returns:
         A figure; below each image stands its error. Without tokens it has no argmax row.
     """
-    figure = new_figure(4.4 if is_tokenless(model) else 6.0)
+    figure = new_figure(6.0 if model.has_tokens else 4.4)
     upper, lower = figure.subplots(2, 1)
     worst, median = worst_and_median(errors, count)
-    what = "MSE" if is_tokenless(model) else "argmax MSE"
+    what = "argmax MSE" if model.has_tokens else "MSE"
     for axes, chosen, name in ((upper, worst, "worst"), (lower, median, "median")):
         tiles, rows = reconstruction_rows(model, images[chosen])
         show_mosaic(axes, tiles, rows, [f"{float(errors[i]):.4f}" for i in chosen])
@@ -65,21 +66,41 @@ def reconstruction_figure(
 
 
 @torch.no_grad()
-def reconstruction_rows(model: ImageTokenizer, images: Tensor) -> tuple[Tensor, list[str]]:
+def reconstruction_rows(
+    model: ImageTokenizer, images: Tensor, *, prefixes: bool = False
+) -> tuple[Tensor, list[str]]:
     """Inputs, soft and argmax reconstructions, one after the other.
 
     Args:
-        model: In any mode; evaluated in eval mode.
+        model: The model, in any mode; it is evaluated in eval mode.
         images: uint8 (B, C, H, W).
+        prefixes: Whether the tokens of the first levels alone have rows, coarsest first, before
+            those of all levels.
 
     Returns:
         (rows * B, C, H, W) in [0, 1] on the CPU, and the names of the rows.
     """
-    was_training = model.training
-    model.eval()
     batch = to_float(images.to(next(model.parameters()).device))
-    rows = {"input": batch, "soft": model.reconstruct(batch, "soft")}
-    if not is_tokenless(model):
-        rows["argmax"] = model.reconstruct(batch, "argmax")
-    model.train(was_training)
+    with model.evaluating():
+        rows = {"input": batch, "soft": model.reconstruct(batch, "soft")}
+        if model.has_tokens:
+            tokens = model.split(model.tokens(batch))
+            for count in range(1 if prefixes else len(tokens), len(tokens) + 1):
+                name = "argmax" if count == len(tokens) else f"level {count}"
+                rows[name] = model.decode_tokens(tokens[:count], size_of(batch))
     return torch.cat(list(rows.values())).float().cpu(), list(rows)
+
+
+def reconstruction_grid(model: ImageTokenizer, images: Tensor) -> Tensor:
+    """Inputs above soft above argmax reconstructions; of several levels, of each prefix.
+
+    Args:
+        model: The model, in any mode; it is evaluated in eval mode.
+        images: uint8 (B, C, H, W), B columns.
+
+    Returns:
+        (C, rows, columns) in [0, 1]. The last row is of all tokens, those above it of the first
+        levels' alone, coarsest first; there is none for an identity codebook.
+    """
+    tiles, _ = reconstruction_rows(model, images, prefixes=True)
+    return make_grid(tiles, nrow=len(images), padding=1)

@@ -1,4 +1,4 @@
-"""What a model does with a bounded number of images: errors, tokens and latents of every level."""
+"""What a model does with a bounded number of images: errors, and tokens of every level."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from torch import Tensor
 from models import ImageTokenizer
 from models.tokenizer import size_of
 
-from ..data.datasets import to_float
-from ..metrics import is_tokenless
+from ..data.feed import to_float
 
-# Of the level with the most tokens, so that latents of large images need a bounded memory too.
+# Of the level with the most tokens, so that large images need a bounded memory too.
 MAX_TOKENS = 2**17
 # Even so many tokens or not: fewer images say nothing.
 MIN_IMAGES = 12
@@ -26,14 +25,11 @@ class LevelSample(NamedTuple):
 
     Attributes:
         indices: (B, h, w) int64, the tokens.
-        latents: (B * h * w, D) float32, what the tokens are the nearest prototypes of: after the
-            first level, what the *tokens* of the levels before have left over.
         prototypes: (K, D) float32.
         side: Pixels along the side of a token's cell, the square of the image in its place.
     """
 
     indices: Tensor
-    latents: Tensor
     prototypes: Tensor
     side: int
 
@@ -48,40 +44,29 @@ class Sample(NamedTuple):
 
     Attributes:
         images: (B, C, H, W) uint8.
-        labels: (B,) int64, or None where there are no classes.
         errors: (B,) float64, MSE of each image's tokens; of the output of a model that has none.
         levels: Coarse first; none for a model without tokens.
     """
 
     images: Tensor
-    labels: Tensor | None
     errors: Tensor
     levels: tuple[LevelSample, ...]
 
 
 @torch.no_grad()
-def sample_codebook(
-    model: ImageTokenizer,
-    images: Tensor,
-    labels: Tensor | None = None,
-    *,
-    max_images: int = 256,
-) -> Sample:
-    """Encode and decode images that lie evenly in a data set.
-
-    Neither memory nor time grow with the number of images given.
+def sample_codebook(model: ImageTokenizer, images: Tensor, *, max_images: int = 256) -> Sample:
+    """Encode and decode a bounded number of images that lie evenly in a data set.
 
     Args:
         model: In any mode; evaluated in eval mode.
         images: uint8 (N, C, H, W), N at least 1.
-        labels: int64 (N,), or None.
         max_images: At most so many images are used, fewer where they have many tokens.
 
     Returns:
         A :class:`Sample`.
 
     Raises:
-        ValueError: If there are no images, or not a label for each.
+        ValueError: If there are no images.
 
     Example:
         >>> from models import build_model
@@ -90,45 +75,34 @@ def sample_codebook(
         >>> tuple(sample.levels[0].indices.shape), sample.levels[0].side
         ((40, 8, 8), 4)
     """
-    if not len(images) or (labels is not None and len(labels) != len(images)):
-        raise ValueError(
-            "pictures need at least one image, and no labels or one for each; got "
-            f"{len(images)} images and {'no' if labels is None else len(labels)} labels"
-        )
-    most = max(height * width for height, width in model.grids(*size_of(images)))
-    count = max(MIN_IMAGES, min(max_images, MAX_TOKENS // most))
-    chosen = evenly(len(images), count)
-    images, labels = images[chosen].cpu(), None if labels is None else labels[chosen].cpu()
-    was_training = model.training
-    model.eval()
-    tokenless = is_tokenless(model)
-    device = next(model.parameters()).device
+    if not len(images):
+        raise ValueError("pictures need at least one image, got none")
     height, width = size_of(images)
+    most = max(rows * columns for rows, columns in model.grids(height, width))
+    count = max(MIN_IMAGES, min(max_images, MAX_TOKENS // most))
+    images = images[evenly(len(images), count)].cpu()
+    device = next(model.parameters()).device
     errors: list[Tensor] = []
-    parts: list[list[tuple[Tensor, Tensor]]] = []
-    for part in images.split(max(1, BATCH_PIXELS // (height * width))):
-        batch = to_float(part.to(device))
-        output = model(batch, hard=not tokenless)
-        square = (output.recon.float().clamp(0, 1) - batch).square()
-        errors.append(square.flatten(1).mean(dim=1).cpu().double())
-        # The grids are the images': a codebook sees all places of an image as one row.
-        parts.append([(out.indices.cpu(), out.latents.float().cpu()) for out in output.code.levels])
-    model.train(was_training)
-    levels = () if tokenless else tuple(zip(*parts, strict=True))
-    return Sample(
-        images=images,
-        labels=labels,
-        errors=torch.cat(errors),
-        levels=tuple(
-            LevelSample(
-                indices=torch.cat([indices for indices, _ in own]),
-                latents=torch.cat([latents for _, latents in own]),
-                prototypes=level.codebook.detach().float().cpu(),
-                side=cell_side(model, number),
-            )
-            for number, (own, level) in enumerate(zip(levels, model.levels, strict=False))
-        ),
-    )
+    parts: list[list[Tensor]] = []
+    with model.evaluating():
+        for part in images.split(max(1, BATCH_PIXELS // (height * width))):
+            batch = to_float(part.to(device))
+            output = model(batch, hard=model.has_tokens)
+            square = (output.recon.float().clamp(0, 1) - batch).square()
+            errors.append(square.flatten(1).mean(dim=1).cpu().double())
+            # The grids are the images': a codebook sees all places of an image as one row.
+            parts.append([out.indices.cpu() for out in output.code.levels])
+    levels = [
+        LevelSample(
+            indices=torch.cat(own),
+            prototypes=level.codebook.detach().float().cpu(),
+            side=cell_side(model, number),
+        )
+        for number, (level, own) in enumerate(
+            zip(model.levels, zip(*parts, strict=True), strict=True)
+        )
+    ]
+    return Sample(images, torch.cat(errors), tuple(levels if model.has_tokens else ()))
 
 
 def evenly(total: int, count: int) -> Tensor:

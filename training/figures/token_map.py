@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..data.datasets import to_float
-from .layout import new_figure, show_mosaic, spread
-from .projection import principal_plane
+from ..data.feed import to_float
+from .layout import new_figure, show_mosaic
 from .sample import Sample, evenly
 
 if TYPE_CHECKING:
@@ -31,10 +30,14 @@ def prototype_colours(prototypes: Tensor) -> Tensor:
         >>> prototype_colours(torch.tensor([[1.0], [3.0], [2.0]]))[:, 0].tolist()
         [0.0, 1.0, 0.5]
     """
-    places = principal_plane(prototypes, 3).project(prototypes)  # (K, up to 3)
-    size, found = places.shape
+    from sklearn.decomposition import PCA
+
+    size = len(prototypes)
     colours = torch.full((size, 3), 0.5)
     if size > 1:
+        found = min(3, *prototypes.shape)
+        pca = PCA(found, svd_solver="covariance_eigh")
+        places = torch.from_numpy(pca.fit_transform(prototypes.double().numpy()))  # (K, found)
         colours[:, :found] = places.argsort(dim=0, stable=True).argsort(dim=0) / (size - 1)
     return colours
 
@@ -44,20 +47,18 @@ def token_map_figure(sample: Sample, images: int = 6) -> Figure:
 
     Args:
         sample: Images and their tokens, of one level at least.
-        images: Columns.
+        images: Largest number of images, a column each.
     """
     chosen = evenly(len(sample.images), images)
     height, width = sample.images.shape[2:]
-    batch = to_float(sample.images[chosen])
-    rows = [batch.expand(-1, 3, -1, -1)]
-    several = len(sample.levels) > 1
-    names = [
-        "image",
-        *(f"level {n}" if several else "tokens" for n in range(1, len(sample.levels) + 1)),
-    ]
+    rows = [to_float(sample.images[chosen]).expand(-1, 3, -1, -1)]
+    levels = [f"level {number}" for number in range(1, len(sample.levels) + 1)]
+    names = ["image", *(levels if len(levels) > 1 else ["tokens"])]
     for level in sample.levels:
         colours = prototype_colours(level.prototypes)[level.indices[chosen]]  # (B, h, w, 3)
-        rows.append(spread(colours.movedim(-1, 1), level.side, height, width))
+        pixels = colours.movedim(-1, 1).repeat_interleave(level.side, 2)
+        pixels = pixels.repeat_interleave(level.side, 3)
+        rows.append(pixels[:, :, :height, :width])  # cells may lie over the edge of an image
     # Few images are not drawn larger than three would be.
     figure = new_figure(0.6 + 4.5 * len(rows) * height / width / max(3, len(chosen)))
     axes = figure.add_subplot()

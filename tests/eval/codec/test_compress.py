@@ -20,7 +20,8 @@ from eval.codec.compress import compress, decode, encode, named, picture_names
 from eval.codec.format import TokenFileError, from_bytes, to_bytes
 from eval.run import model_hash, open_model
 from training.checkpoint import save_checkpoint
-from training.data.datasets import load_splits, to_float
+from training.data.feed import to_float
+from training.data.splits import load_splits
 from training.errors import UserError
 
 KINDS = {

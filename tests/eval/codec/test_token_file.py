@@ -1,5 +1,7 @@
 """The bytes of a file of tokens: round trip, size, and damage of every kind."""
 
+import base64
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -83,6 +85,32 @@ def test_a_thousand_images_cost_what_their_entropy_is():
         assert bound / 8 < len(to_bytes(file)) < 1.02 * bound / 8
 
 
+# Written by the last version, whose format had the number 1.
+FIRST = (
+    "c29mdHZxAZQAAAB42l2Muw6CQBRE/2XqCe7dB7KUNjZWtoRiQYIYQCJWGv/dXW2M3Z1zz8wT0/XUjSihRJvQtCDW"
+    "4dGtKCtDXRNzmD6pUlRE2Ei2zD1qVpqW0OlSFKLJLgvqWBim0H8bEg1HHPc7JF3iNzKX2OGX5H9WHBm7ub+f04oY"
+    "FrQRtbc2Zb11ylspnKfxvhBjJff16w03GTRVeNr7eff///8ADlAE1BQvSgIBAAAAAACAAmR/bwnBKiVv"
+)
+
+
+def test_files_of_the_last_version_are_read():
+    expected = TokenFile(
+        "0123abc",
+        (3, 2),
+        (frequency_table([5, 0, 9]), frequency_table([1, 1])),
+        tuple(
+            ImageEntry(name, 4 + n, 5, ("RGB", "L")[n % 2], (2, 1))
+            for n, name in enumerate(("a/1.png", "a/2.png", "b.jpg"))
+        ),
+        (np.array([0, 2, 2, 0, 1, 2]), np.array([1, 0, 1])),
+    )
+    content = base64.b64decode(FIRST)
+    assert_equal(from_bytes(content), expected)
+    assert_equal(from_bytes(to_bytes(expected)), expected)
+    with pytest.raises(TokenFileError, match="checksum"):
+        from_bytes(content[:-1])
+
+
 def test_every_damage_is_noticed():
     content = to_bytes(made((40, 9), ["a.png", "b.png"], (30, 7)))
     for place in range(len(content)):
@@ -103,7 +131,7 @@ def test_every_damage_is_noticed():
     [
         (b"", "not a file of tokens"),
         (b"\x89PNG\r\n\x1a\n" + bytes(100), "not a file of tokens"),
-        (b"softvq\x07" + bytes(100), "version 7, this softvq reads 1"),
+        (b"softvq\x07" + bytes(100), "version 7, this softvq reads 1 to 2"),
     ],
 )
 def test_foreign_files_are_named(content, words):

@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
-import math
 import os
 import signal
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from scipy import stats
-from small_runs import SMALL, STEPS_PER_EPOCH
+from small_runs import SMALL, STEPS_PER_EPOCH, without_figures
 
-import train
 from eval.__main__ import main
 from eval.compare import plan as plan_module
-from eval.compare.intervals import half_interval
-from eval.compare.plan import Plan, as_words, finished, parse_settings
+from eval.compare.intervals import summary
+from eval.compare.plan import Plan, diverged, finished, parse_settings
 from eval.compare.report import compare, table
-from training.config import TrainConfig
-from training.errors import UserError
-from training.run_log import RunLog
-from training.trainer import Trainer
+from training.callbacks import Callback
+from training.errors import DivergedError, UserError
 
-OPTIONS = {name: value for name, value in SMALL.items() if name != "epochs"} | {"epochs": 1}
+OPTIONS = SMALL | {"epochs": 1}
+
+
+class InProcess(contextlib.nullcontext):
+    """For both pools: signals are caught in the main thread only."""
+
+    def __enter__(self):
+        return self
+
+    def map(self, function, items):
+        return map(function, items)
+
+    def submit(self, function, *args):
+        done = Future()
+        done.set_result(function(*args))
+        return done
 
 
 @pytest.fixture
@@ -34,61 +47,48 @@ def trained(monkeypatch):
     """Runs train in this process, without pictures; the folders, in order."""
     done = []
 
-    def run(command, stdout, **_):
-        folder = command[command.index("--out") + 1]
-        done.append(folder.rsplit("/", 1)[-1])
-        result = CliRunner().invoke(train.main, command[2:])
-        stdout.write(result.output)
-        return result_of(result.exit_code)
+    def record(config, **options):
+        done.append(config.run.out.rsplit("/", 1)[-1])
+        return real(config, **options)
 
-    for name in ("write_usage", "write_images", "write_codebook"):
-        monkeypatch.setattr(RunLog, name, lambda *args: None)
-    monkeypatch.setattr(plan_module.subprocess, "run", run)
-    # Signals are caught in the main thread only.
-    monkeypatch.setattr(plan_module, "ThreadPoolExecutor", lambda jobs: Serial())
+    without_figures(monkeypatch)
+    real = plan_module.train
+    monkeypatch.setattr(plan_module, "train", record)
+    for pool in ("ThreadPoolExecutor", "ProcessPoolExecutor"):
+        monkeypatch.setattr(plan_module, pool, lambda *_: InProcess())
     return done
 
 
-class Serial(contextlib.nullcontext):
-    def map(self, function, items):
-        return map(function, items)
-
-    def __enter__(self):
-        return self
-
-
-class result_of:  # noqa: N801
-    def __init__(self, returncode):
-        self.returncode = returncode
+def with_callback(monkeypatch, on_step):
+    """Runs call on_step(trainer) after each step."""
+    observer = type("Observer", (Callback,), {"on_step": lambda _, trainer: on_step(trainer)})()
+    watched = functools.partial(plan_module.train, callbacks=[observer])
+    monkeypatch.setattr(plan_module, "train", watched)
 
 
-def plan_of(tmp_path, **changes):
-    options = dict(OPTIONS)
-    plan = Plan(("ddcl", "vq-ema", "none"), options, (0.001, 0.004), 2, tmp_path / "cmp")
-    return replace(plan, **changes)
+def plan_of(tmp_path, *quantizers, lrs=(0.002,), seeds=1, **options):
+    return Plan(quantizers, OPTIONS | options, lrs, seeds, tmp_path / "cmp")
+
+
+def lines_of(plan, *run, split):
+    lines = (plan.folder(*run) / "metrics.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if line["split"] == split]
 
 
 def test_a_comparison_by_hand(tmp_path, trained):
-    plan = plan_of(tmp_path)
+    plan = plan_of(tmp_path, "ddcl-em", "vq-ema", "none", lrs=(0.001, 0.004), seeds=2)
     result = compare(plan)
     names = set(trained)
     assert len(trained) == len(names) == 3 * 2 + 3  # a sweep each, then the other seed
     for quantizer in plan.quantizers:
         own = result["quantizers"][quantizer]
         key = "mse_soft" if quantizer == "none" else "mse_argmax"
-        errors = {}
-        for lr in plan.lrs:
-            lines = (plan.folder(quantizer, lr, 0) / "metrics.jsonl").read_text().splitlines()
-            val = [json.loads(line) for line in lines if json.loads(line)["split"] == "val"]
-            errors[lr] = val[-1][key]
+        errors = {lr: lines_of(plan, quantizer, lr, 0, split="val")[-1][key] for lr in plan.lrs}
         assert own["lr"] == min(errors, key=errors.get)
         assert own["sweep"] == {f"{lr:g}": error for lr, error in errors.items()}
         assert f"{quantizer}-lr{own['lr']:g}-seed1" in names
-    own = result["quantizers"]["ddcl"]
-    tests = []
-    for seed in range(2):
-        lines = (plan.folder("ddcl", own["lr"], seed) / "metrics.jsonl").read_text().splitlines()
-        tests.append([json.loads(line) for line in lines if '"test"' in line][-1])
+    own = result["quantizers"]["ddcl-em"]
+    tests = [lines_of(plan, "ddcl-em", own["lr"], seed, split="test")[-1] for seed in range(2)]
     values = [line["mse_argmax"] for line in tests]
     assert own["mean"]["mse_argmax"] == pytest.approx(np.mean(values))
     low, high = stats.t.interval(0.95, 1, np.mean(values), stats.sem(values))
@@ -104,7 +104,7 @@ def test_a_comparison_by_hand(tmp_path, trained):
 
 
 def test_a_finished_run_is_never_trained_again(tmp_path, trained):
-    plan = plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.002,))
+    plan = plan_of(tmp_path, "vq-ema", seeds=2)
     first = compare(plan)
     trained.clear()
     assert compare(plan) == first
@@ -125,19 +125,15 @@ def test_a_finished_run_is_never_trained_again(tmp_path, trained):
 
 
 def test_a_stopped_run_goes_on_to_the_same_figures(tmp_path, trained, monkeypatch):
-    options = OPTIONS | {"epochs": 2}
-    plan = plan_of(tmp_path, quantizers=("vq-ema",), options=options, lrs=(0.002,), seeds=1)
+    plan = plan_of(tmp_path, "vq-ema", epochs=2)
     whole = compare(replace(plan, out=tmp_path / "whole"))
-    real = Trainer._train_step
 
-    def step(self, images):
-        loss = real(self, images)
-        if self.step == STEPS_PER_EPOCH + 2:
+    def stop(trainer):
+        if trainer.step == STEPS_PER_EPOCH + 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return loss
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_train_step", step)
+        with_callback(patch, stop)
         with pytest.raises(UserError, match="1 of 1 runs failed"):
             compare(plan)
     folder = plan.folder("vq-ema", 0.002, 0)
@@ -155,63 +151,56 @@ def untimed(result):
 
 
 def test_a_part_of_a_comparison_can_be_reported(tmp_path, trained):
-    plan = plan_of(tmp_path, quantizers=("ddcl", "vq-ema"), lrs=(0.002,))
-    compare(replace(plan, quantizers=("ddcl",), seeds=1))
+    plan = plan_of(tmp_path, "ddcl-em", "vq-ema", seeds=2)
+    compare(replace(plan, quantizers=("ddcl-em",), seeds=1))
     trained.clear()
     result = compare(plan, train=False)
     assert trained == []
-    assert set(result["quantizers"]) == {"ddcl"}
-    assert result["quantizers"]["ddcl"]["interval"]["mse_argmax"] is None
+    assert set(result["quantizers"]) == {"ddcl-em"}
+    assert result["quantizers"]["ddcl-em"]["interval"]["mse_argmax"] is None
     with pytest.raises(UserError, match="leave out --report-only"):
-        compare(plan_of(tmp_path / "nothing"), train=False)
+        compare(plan_of(tmp_path / "nothing", "vq"), train=False)
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_wrong_name_is_noticed_before_anything_is_trained(tmp_path, trained):
-    with pytest.raises(UserError, match="quantizer must be one of"):
-        compare(plan_of(tmp_path, quantizers=("vq-ema", "vqema")))
-    assert trained == []
-
-
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("quantizers", "changes", "words"),
     [
-        ({"quantizers": ("vq", "ddcl", "vq")}, "each quantizer and each learning rate once"),
-        ({"lrs": (0.001, 0.001)}, "each quantizer and each learning rate once"),
-        ({"lrs": (0.001, -1.0)}, "lr must be more than 0"),
-        ({"quantizers": ("vq:paper",)}, "--recipe is for ddcl, not for vq"),
-        ({"quantizers": ("ddcl:decay=0.5",)}, "--decay is for vq and vq-ema, not for ddcl"),
-        ({"quantizers": ("ddcl:balance=2",)}, "balance must be at most 1"),
-        ({"quantizers": ("ddcl:lr=0.1",)}, "lr is what the command itself sets, got 'lr=0.1'"),
-        ({"quantizers": ("ddcl:balanse=0",)}, "no option 'balanse': did you mean balance?"),
-        ({"options": OPTIONS | {"decay": 0.5}}, r"leave it out; or give .* vq-ema:decay=0\.9"),
-        (
-            {"quantizers": ("ddcl", "lfq"), "options": OPTIONS | {"codebook_size": 24}},
-            "power of two of at least 4, got K = 24",
-        ),
+        ("vq-ema vqema", {}, "quantizer must be one of"),
+        ("vq ddcl vq", {}, "each quantizer and each learning rate once"),
+        ("vq", {"lrs": (0.001, 0.001)}, "each quantizer and each learning rate once"),
+        ("vq", {"lrs": (0.001, -1.0)}, "lr must be more than 0"),
+        ("vq:paper", {}, "train.py has no option 'paper'"),
+        ("vq:balance=0.5", {}, "--balance is for ddcl-em, not for vq"),
+        ("ddcl-em:balance=2", {}, r"balance must lie in \[0, 1\], got 2"),
+        ("ddcl:lr=0.1", {}, "lr is what the command itself sets, got 'lr=0.1'"),
+        ("ddcl:balanse=0", {}, "no option 'balanse': did you mean balance?"),
+        ("ddcl-em vq", {"balance": 0.5}, r"leave it out; or give .* vq-ema:decay=0\.9"),
+        ("ddcl-em", {"epsilon": 0.5}, "--epsilon is for ddcl and vq, not for ddcl-em"),
+        ("ddcl lfq", {"codebook_size": 24}, "power of two of at least 4, got K = 24"),
     ],
 )
-def test_a_comparison_that_cannot_be_is_refused_before_it_starts(tmp_path, trained, changes, words):
+def test_a_comparison_that_cannot_be_is_refused_before_it_starts(
+    tmp_path, trained, quantizers, changes, words
+):
     with pytest.raises(UserError, match=words):
-        compare(plan_of(tmp_path, **changes))
+        compare(plan_of(tmp_path, *quantizers.split(), **changes))
     assert trained == []
 
 
 def diverge(monkeypatch, which):
     """Runs of these configs lose their numbers in the first step."""
-    real = Trainer._train_step
 
-    def step(self, images):
-        if which(self.config):
-            raise self._diverged("the loss became nan")
-        return real(self, images)
+    def lose(trainer):
+        if which(trainer.config):
+            raise DivergedError("the loss became nan at step 1")
 
-    monkeypatch.setattr(Trainer, "_train_step", step)
+    with_callback(monkeypatch, lose)
 
 
 def test_a_rate_that_diverges_stops_no_other_and_is_not_tried_again(tmp_path, trained, monkeypatch):
-    diverge(monkeypatch, lambda config: config.lr == 0.5)
-    plan = plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.5, 0.002), seeds=1)
+    diverge(monkeypatch, lambda config: config.optimizer.lr == 0.5)
+    plan = plan_of(tmp_path, "vq-ema", lrs=(0.5, 0.002))
     own = compare(plan)["quantizers"]["vq-ema"]
     assert own["sweep"]["0.5"] is None
     assert own["lr"] == 0.002
@@ -226,17 +215,22 @@ def test_a_rate_that_diverges_stops_no_other_and_is_not_tried_again(tmp_path, tr
     assert trained == []
 
 
+def spaced(text):
+    """Without the padding of columns."""
+    return " ".join(text.split())
+
+
 def test_a_seed_that_diverges_is_said(tmp_path, trained, monkeypatch):
-    diverge(monkeypatch, lambda config: config.seed == 1)
-    result = compare(plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.002,), seeds=3))
+    diverge(monkeypatch, lambda config: config.run.seed == 1)
+    result = compare(plan_of(tmp_path, "vq-ema", seeds=3))
     own = result["quantizers"]["vq-ema"]
     assert own["diverged"] == [1]
     assert [run["seed"] for run in own["runs"]] == [0, 2]
-    assert "| `vq-ema` | 0.002 | 2, 1 diverged |" in table(result)
+    assert "| `vq-ema` | 0.002 | 2, 1 diverged |" in spaced(table(result))
 
 
 def test_a_figure_that_one_seed_lacks_has_no_mean(tmp_path, trained):
-    plan = plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.002,))
+    plan = plan_of(tmp_path, "vq-ema", seeds=2)
     compare(plan)
     metrics = plan.folder("vq-ema", 0.002, 1) / "metrics.jsonl"
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
@@ -249,7 +243,7 @@ def test_a_figure_that_one_seed_lacks_has_no_mean(tmp_path, trained):
 
 
 def test_runs_of_other_versions_or_images_are_refused(tmp_path, trained):
-    plan = plan_of(tmp_path, quantizers=("vq", "vq-ema"), lrs=(0.002,), seeds=1)
+    plan = plan_of(tmp_path, "vq", "vq-ema")
     compare(plan)
     path = plan.folder("vq-ema", 0.002, 0) / "config.json"
     config = json.loads(path.read_text())
@@ -260,8 +254,8 @@ def test_runs_of_other_versions_or_images_are_refused(tmp_path, trained):
     auto = replace(plan, options=plan.options | {"dataset": "auto"})
     with pytest.raises(UserError, match="different images, cifar10 and patches"):
         compare(auto)
-    path.write_text(json.dumps({name: config[name] for name in config if name != "balance"}))
-    with pytest.raises(UserError, match="by a version without balance"):
+    path.write_text(json.dumps({name: config[name] for name in config if name != "shared_scale"}))
+    with pytest.raises(UserError, match="by a version without shared_scale"):
         compare(plan)
     path.write_text(json.dumps(config)[:50])
     with pytest.raises(UserError, match=r"config\.json is damaged"):
@@ -269,64 +263,51 @@ def test_runs_of_other_versions_or_images_are_refused(tmp_path, trained):
 
 
 def test_a_quantizer_with_options_of_its_own(tmp_path, trained):
-    names = ("ddcl", "ddcl:balance=0:commitment=0.3", "vq-ema:decay=0.5")
-    plan = plan_of(tmp_path, quantizers=names, lrs=(0.002,), seeds=1)
+    names = ("ddcl-em", "ddcl-em:balance=0:commitment=0.3", "vq-ema:decay=0.5")
+    plan = plan_of(tmp_path, *names)
     result = compare(plan)
     assert set(result["quantizers"]) == set(names)
     assert trained == [
-        "ddcl-lr0.002-seed0", "ddcl-balance-0-commitment-0.3-lr0.002-seed0",
+        "ddcl-em-lr0.002-seed0", "ddcl-em-balance-0-commitment-0.3-lr0.002-seed0",
         "vq-ema-decay-0.5-lr0.002-seed0",
     ]  # fmt: skip
     configs = [plan.config(name, 0.002, 0) for name in names]
-    assert [config.balance for config in configs] == [None, 0, None]
-    assert [config.commitment for config in configs] == [None, 0.3, None]
-    assert configs[2].decay == 0.5
+    own = [config.quantizer.options for config in configs]
+    assert own == [{}, {"balance": 0, "commitment": 0.3}, {"decay": 0.5}]
     for name, config in zip(names, configs, strict=True):
         saved = json.loads((plan.folder(name, 0.002, 0) / "config.json").read_text())
         assert saved == json.loads(config.to_json())
 
 
 def test_a_line_cut_off_by_a_kill_is_no_finished_epoch(tmp_path, trained):
-    plan = plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.002,), seeds=1)
+    plan = plan_of(tmp_path, "vq-ema")
+    run = ("vq-ema", 0.002, 0)
+    assert not finished(plan, *run)
     compare(plan)
-    metrics = plan.folder("vq-ema", 0.002, 0) / "metrics.jsonl"
-    metrics.write_text(metrics.read_text()[:-20])
-    assert not finished(plan, "vq-ema", 0.002, 0)
-
-
-def test_a_folder_of_other_options_is_refused(tmp_path, trained):
-    plan = plan_of(tmp_path, quantizers=("vq-ema",), lrs=(0.002,), seeds=1)
-    compare(plan)
-    other = replace(plan, options=plan.options | {"codebook_size": 9})
-    trained.clear()
     with pytest.raises(UserError, match="codebook_size 16, this comparison asks for 9"):
-        compare(other)
-    assert trained == []
+        compare(plan_of(tmp_path, "vq-ema", codebook_size=9))
+    assert len(trained) == 1
+    metrics = plan.folder(*run) / "metrics.jsonl"
+    metrics.write_text(metrics.read_text()[:-20])
+    assert not finished(plan, *run)
 
 
 def test_through_the_command_line(tmp_path, trained):
-    words = ["compare", "--quantizers", "ddcl:paper, fsq", "--codebook-size", "16"]
+    words = ["compare", "--quantizers", "ddcl:engine=dense, fsq", "--codebook-size", "16"]
     words += ["--codebook-dim", "8", "--epochs", "1", "--limit-train", "256", "--limit-test", "64"]
-    words += [
-        "--seeds",
-        "1",
-        "--lrs",
-        "0.002",
-        "--set",
-        "dataset=patches",
-        "-o",
-        str(tmp_path / "c"),
-    ]
+    words += ["--seeds", "1", "--lrs", "0.002", "-o", str(tmp_path / "c")]
     for setting in ("dataset=patches", "hidden-channels=8", "residual-channels=8", "batch-size=32"):
         words += ["--set", setting]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
-    assert sorted(trained) == ["ddcl-paper-lr0.002-seed0", "fsq-lr0.002-seed0"]
-    assert "| `ddcl:paper` | 0.002 | 1 |" in result.stdout
+    assert sorted(trained) == ["ddcl-engine-dense-lr0.002-seed0", "fsq-lr0.002-seed0"]
+    assert "| `ddcl:engine=dense` | 0.002 | 1 |" in spaced(result.stdout)
     assert "images: patches; written to" in result.stdout
     assert (tmp_path / "c/compare.md").read_text().startswith("Images: patches\n")
-    config = json.loads((tmp_path / "c/runs/ddcl-paper-lr0.002-seed0/config.json").read_text())
-    assert (config["recipe"], config["hidden_channels"], config["batch_size"]) == ("paper", 8, 32)
+    config = json.loads(
+        (tmp_path / "c/runs/ddcl-engine-dense-lr0.002-seed0/config.json").read_text()
+    )
+    assert (config["engine"], config["hidden_channels"], config["batch_size"]) == ("dense", 8, 32)
     trained.clear()
     again = CliRunner().invoke(main, [*words, "--report-only", "--set", f"data-dir={tmp_path}"])
     assert again.exit_code == 0
@@ -347,14 +328,6 @@ def test_through_the_command_line(tmp_path, trained):
         assert len(result.stderr.splitlines()) == 1
 
 
-def test_words_of_a_config_build_it_again():
-    config = TrainConfig(quantizer="vq", lr=0.01, augment=False, compile=True, levels=2, seed=3)
-    context = train.main.make_context("train.py", as_words(config))
-    given = {name: context.params[name] for name in ("quantizer", "lr", "augment", "compile")}
-    assert given == {"quantizer": "vq", "lr": 0.01, "augment": False, "compile": True}
-    assert as_words(TrainConfig()) == []
-
-
 def test_settings_have_the_types_of_their_options():
     assert parse_settings(["commitment=1e-3", "batch-size=5", "init=random", "compile=true"]) == {
         "commitment": 1e-3,
@@ -368,14 +341,33 @@ def test_settings_have_the_types_of_their_options():
         parse_settings(["compile=yes"])
 
 
-def test_half_intervals():
+def test_intervals():
     values = [0.1, 0.4, 0.3, 0.7]
     low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
-    assert half_interval(values) == pytest.approx((high - low) / 2)
-    assert half_interval([1.0]) is None
-    assert half_interval([]) is None
-    assert math.isclose(half_interval([2.0, 2.0]), 0.0)
+    mean, sd, half = summary(values)
+    assert (mean, sd) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
+    assert half == pytest.approx((high - low) / 2)
+    assert summary([1.0]) == (1.0, None, None)
+    assert summary([2.0, 2.0]) == (2.0, 0.0, 0.0)
 
 
-def test_a_run_that_was_never_started_is_not_finished(tmp_path):
-    assert not finished(plan_of(tmp_path), "ddcl", 0.001, 0)
+def test_comparisons_of_the_last_version_load(tmp_path, trained):
+    """There, ddcl with the recipe tokens was what ddcl-em is."""
+    plan = plan_of(tmp_path, "ddcl-em")
+    result = compare(plan)
+    path = plan.folder("ddcl-em", 0.002, 0) / "config.json"
+    old = {"quantizer": "ddcl", "recipe": "tokens", "decay": 0.99, "balance": None}
+    path.write_text(json.dumps(json.loads(path.read_text()) | old))
+    assert compare(plan) == result
+    path.parent.rename(plan.folder("ddcl", 0.002, 0))
+    with pytest.raises(UserError, match="quantizer ddcl-em, this comparison asks for ddcl"):
+        compare(replace(plan, quantizers=("ddcl",)))
+    assert len(trained) == 1
+
+
+def test_a_run_trains_in_a_process_of_its_own(tmp_path):
+    plan = plan_of(tmp_path, "vq", lrs=(1e30,))
+    assert compare(plan)["quantizers"]["vq"]["sweep"] == {"1e+30": None}
+    folder = plan.folder("vq", 1e30, 0)
+    assert diverged(folder)
+    assert "; lower --lr" in (folder / "train.log").read_text()

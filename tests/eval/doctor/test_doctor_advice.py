@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, fields
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
-from eval.doctor import geometry, later, learning, state, temperature, usage
+from eval.doctor import geometry, gradient, temperature, usage, whole
 from eval.doctor.finding import Finding
 from eval.doctor.gradient import GradientFlow
-from train import check_given
 from training.config import TrainConfig
+from training.config.checks import check_given
+from training.config.quantizers import SOFT
 
+config_of = TrainConfig.from_options
 CRITICAL = {"temperature_mode": "critical"}
 CONSTANT = {"temperature_mode": "constant", "temperature_start": 0.4}
 RUNS: dict[str, dict[str, Any]] = {
     "tokens": {},
-    "paper": {"recipe": "paper"},
-    "paper-epsilon": {"recipe": "paper", "epsilon": 1.0},
-    "paper-fast": {"recipe": "paper", "lr": 0.3},
+    "paper": {"quantizer": "ddcl"},
+    "paper-epsilon": {"quantizer": "ddcl", "epsilon": 1.0},
+    "paper-fast": {"quantizer": "ddcl", "lr": 0.3},
     "steps": {"steps": 50, "precision": "bf16", "lr_schedule": "constant", "lr": 0.001},
     "hot": {"temperature_start": 9.0, "temperature_end": 9.0},
     "cold": {"temperature_start": 1.01, "temperature_end": 1.0},
@@ -35,7 +36,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "critical-end-alone": CRITICAL | {"temperature_end": 0.0005},
     "critical-cold": CRITICAL | {"temperature_start": 1e-5, "temperature_end": 1e-5},
     "constant": CONSTANT,
-    "constant-paper": CONSTANT | {"recipe": "paper", "temperature_end": 0.2},
+    "constant-paper": CONSTANT | {"quantizer": "ddcl", "temperature_end": 0.2},
     "free": CONSTANT | {"normalize_latents": False, "init": "random"},
     "few-codes": {"codebook_size": 16, "temperature_start": 16.0, "temperature_end": 9.0},
     "two-codes": {"codebook_size": 2},
@@ -63,26 +64,15 @@ RUNS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def log(*ratios: float, dead: int = 0, perplexity: float | None = None) -> list[dict[str, Any]]:
-    """Lines of the epochs from 1 on, at 10 steps each."""
-    return [
-        {
-            "split": "train", "epoch": n, "step": 10 * n, "temperature_ratio": ratio,
-            "dead_codes": dead, "perplexity": perplexity,
-        }
-        for n, ratio in enumerate(ratios, start=1)
-    ]  # fmt: skip
-
-
 def of_whole(config: TrainConfig) -> Iterator[Finding | None]:
     """Findings of the run, from measures that are as bad as can be, and less."""
-    yield state.check_non_finite({"a": torch.tensor([float("nan")])}, config)
-    yield learning.check_worse_than_mean(1.0, 0.1, "the tokens", config)
+    yield whole.check_non_finite({"a": torch.tensor([float("nan")])}, config)
+    yield whole.check_worse_than_mean(1.0, 0.1, "the tokens", config)
     val = [{"split": "val", "epoch": n, "mse_argmax": 0.1 * n} for n in (1, 2)]
-    yield learning.check_got_worse(val, config)
-    yield learning.check_dead_gradient(GradientFlow(0.0, 1.0), config)
+    yield whole.check_got_worse(val, config)
+    yield gradient.check_dead_gradient(GradientFlow(0.0, 1.0), config)
     for scale in (1e-6, 0.01, 0.2, 1.0, 30.0):
-        yield learning.check_epsilon(scale, config)
+        yield gradient.check_epsilon(scale, config)
     yield from of_latents(config)
 
 
@@ -90,70 +80,59 @@ def of_latents(config: TrainConfig) -> Iterator[Finding | None]:
     """Findings of latents that lie badly."""
     for dim in (8, 64):
         yield geometry.check_low_dimension(torch.randn(99, 1) * torch.ones(dim), config)
-    yield state.check_stale_covariance(torch.eye(4) * 99, torch.randn(50, 4), config)
-    usage_ = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    yield state.check_stale_usage(torch.tensor([1.0, 0.0]), usage_, 10**6, config)
 
 
 def of_level(config: TrainConfig, number: int) -> Iterator[Finding | None]:
     """Findings of a level."""
-    codes = config.codebook_sizes[number]
+    codes = config.model.codebook_sizes[number]
     for used in {1, codes // 3, codes // 2, codes - 1} - {0}:
         counts = torch.zeros(4, codes, dtype=torch.int64)
         counts[:, :used] = 10**4
         yield usage.check_starved_codes(counts, "an epoch", config, number)
         yield usage.check_never_recovered(counts, config, number)
         yield usage.check_low_perplexity(counts[-1], "an epoch", config, number)
-        level = later.Level(number, 1, codes, 10**7)
-        lines = log(0.1, 1.7, dead=codes - used, perplexity=float(used))
-        yield later.check_later(lines, 5, level, config)
-        yield later.check_later([line | {"temperature_ratio": None} for line in lines], 5, level,
-                                config)  # fmt: skip
         codebook = torch.randn(codes, 8, generator=torch.Generator().manual_seed(0))
         codebook[used:] = codebook[0]
         yield geometry.check_duplicates(codebook, config, number)
     for tokens in (1, 60, 1000):
         yield usage.check_too_many_codes(tokens, codes, config, number)
     yield geometry.check_far_codes(torch.full((codes, 8), 99.0), torch.randn(500, 8), config)
-    if config.quantizer == "ddcl":
+    soft = config.quantizer.name in SOFT
+    if soft:
         for spoken in (1.03, config.temperatures[1], 3.08, 40.0):
             yield temperature.check_too_soft(spoken, 0.7, 1.2, True, config)
-        yield temperature.check_free_scale(2.0, 0.1, config)
-    yield temperature.check_collapse(1.5 if config.quantizer == "ddcl" else None, 0.0, config)
+    yield temperature.check_collapse(1.5 if soft else None, 0.0, config)
 
 
 @cache
 def findings(config: TrainConfig) -> list[Finding]:
     made = [*of_whole(config)]
-    for number in range(config.level_count if config.quantizer != "none" else 0):
+    for number in range(config.model.level_count if config.quantizer.name != "none" else 0):
         made += of_level(config, number)
     return [finding for finding in made if finding is not None]
 
 
 def options_of(advice: str) -> dict[str, Any]:
     """The options of train.py that an advice names with their values."""
-    kinds = {spec.name: str(spec.type).removesuffix(" | None") for spec in fields(TrainConfig)}
     found: dict[str, Any] = {}
     for flag, text in re.findall(r"--([a-z][a-z-]*)(?: ([\w.,-]+))?", advice):
         name, value = flag.replace("-", "_"), text.rstrip(".,")
-        kind = kinds[name]
-        if kind == "bool":
+        kind = TrainConfig.kinds()[name]
+        if kind is bool:
             found[name] = True
         elif value:
-            found[name] = {"int": int, "float": float, "str": str}[kind](value)
+            found[name] = kind(value)
     return found
 
 
 def effective(config: TrainConfig, name: str) -> Any:
     """What a run has, with the defaults that depend on other options filled in."""
     filled = {
-        "restart_threshold": config.restarts_below,
         "epsilon": config.timescale_ratio,
-        "init": "kmeans" if config.kmeans_init else "random",
-        "usage_weight": config.loss_weights[1],
-        "level_sizes": ",".join(map(str, config.codebook_sizes)),
+        "init": "kmeans" if config.quantizer.kmeans_init else "random",
+        "level_sizes": ",".join(map(str, config.model.codebook_sizes)),
     }
-    return filled.get(name, getattr(config, name))
+    return (config.options(defaults=True) | filled).get(name)
 
 
 def alternatives(advice: str) -> list[str]:
@@ -163,20 +142,20 @@ def alternatives(advice: str) -> list[str]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_advice_is_options_that_go_with_the_runs_own(name):
-    own = TrainConfig(**RUNS[name])
+    own = config_of(**RUNS[name])
     made = findings(own)
-    assert len({finding.name for finding in made}) >= (4 if own.quantizer == "none" else 8)
+    assert len({finding.name for finding in made}) >= (4 if own.quantizer.name == "none" else 8)
     for finding in made:
         for part in [finding.advice, *alternatives(finding.advice)]:
-            TrainConfig(**(asdict(own) | options_of(part)))
+            own.replace(**options_of(part))
         for part in alternatives(finding.advice):
             given = options_of(part)
-            check_given(TrainConfig(**(asdict(own) | given)), given)
+            check_given(own.replace(**given), given)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_advice_changes_what_the_run_has(name):
-    own = TrainConfig(**RUNS[name])
+    own = config_of(**RUNS[name])
     for finding in findings(own):
         advised = options_of(finding.advice)
         ends = ("temperature_start", "temperature_end")
@@ -192,20 +171,23 @@ def test_advice_changes_what_the_run_has(name):
 @pytest.mark.parametrize("name", [name for name in RUNS if "quantizer" not in RUNS[name]])
 @pytest.mark.parametrize("codes", [1.05, 1.3, 3.08])
 def test_no_advice_against_softness_heats(name, codes):
-    own = TrainConfig(**RUNS[name])
+    own = config_of(**RUNS[name])
     advice = temperature.check_too_soft(codes, 0.7, 1.2, True, own).advice
     given = options_of(advice)
-    new = TrainConfig(**(asdict(own) | given))
-    if new.temperature_mode == own.temperature_mode and "temperature_end" in given:
+    new = own.replace(**given)
+    if (
+        new.quantizer.temperature_mode == own.quantizer.temperature_mode
+        and "temperature_end" in given
+    ):
         assert new.temperatures[1] < own.temperatures[1]
         assert new.temperatures[0] <= max(own.temperatures)
     else:
         later_ = {"epochs", "steps", "temperature_until", "temperature_hold"}
-        assert set(given) <= later_ or new.temperature_mode == "codes"
+        assert set(given) <= later_ or new.quantizer.temperature_mode == "codes"
 
 
 def test_a_target_that_was_not_met_asks_for_time_not_for_another_target():
-    finding = temperature.check_too_soft(3.08, 0.7, 1.2, True, TrainConfig(epochs=6))
+    finding = temperature.check_too_soft(3.08, 0.7, 1.2, True, config_of(epochs=6))
     assert "3.08 codes per token, its target of 1.05 not met" in finding.evidence
     assert options_of(finding.advice) == {
         "epochs": 12, "temperature_hold": 0.25, "temperature_until": 0.675,
@@ -235,7 +217,7 @@ def test_softness_names_the_criterion_that_fired(share, ratio, named, absent):
     ],
 )
 def test_doubles_are_parted_by_a_colder_start_of_the_mode(options, expected):
-    own = TrainConfig(**options)
+    own = config_of(**options)
     codebook = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
     codebook[40] = codebook[7]
     given = options_of(geometry.check_duplicates(codebook, own).advice)
@@ -247,23 +229,23 @@ def test_doubles_are_parted_by_a_colder_start_of_the_mode(options, expected):
     ("options", "scale"),
     [
         ({"quantizer": "vq", "lr": 0.5, "epsilon": 1.0}, 1.0),
-        ({"recipe": "paper", "lr": 0.3}, 1.0),
-        ({"recipe": "paper", "lr": 0.02}, 1.0),
-        ({"recipe": "paper", "epsilon": 1.0}, 1.0),
-        ({"recipe": "paper", "epsilon": 1.0, "lr": 0.02}, 1.0),
+        ({"quantizer": "ddcl", "lr": 0.3}, 1.0),
+        ({"quantizer": "ddcl", "lr": 0.02}, 1.0),
+        ({"quantizer": "ddcl", "epsilon": 1.0}, 1.0),
+        ({"quantizer": "ddcl", "epsilon": 1.0, "lr": 0.02}, 1.0),
         ({"quantizer": "vq", "epsilon": 3.0}, 0.05),
     ],
 )
 def test_epsilon_that_is_advised_is_not_found_again(options, scale):
-    finding = learning.check_epsilon(scale, TrainConfig(**options))
+    finding = gradient.check_epsilon(scale, config_of(**options))
     assert re.search(r"limit 0\.25|above (0\.3|1) it outruns", finding.evidence)
-    mended = TrainConfig(**(options | options_of(finding.advice)))
-    assert learning.check_epsilon(scale, mended) is None
+    mended = config_of(**(options | options_of(finding.advice)))
+    assert gradient.check_epsilon(scale, mended) is None
 
 
 def test_a_lattice_gets_a_smaller_power_of_two_or_none():
     for codes, used, expected in [(16, 15, None), (16, 8, 8), (512, 100, 128), (4, 1, None)]:
-        config = TrainConfig(quantizer="lfq", codebook_size=codes)
+        config = config_of(quantizer="lfq", codebook_size=codes)
         given = options_of(usage.starved_advice(config, used))
         assert given.get("codebook_size") == expected
 
@@ -272,80 +254,8 @@ def test_advice_on_one_level_keeps_the_others():
     counts = torch.zeros(1, 512, dtype=torch.int64)
     counts[0, :100] = 1000
     for finding in (
-        usage.check_low_perplexity(counts[0], "an epoch", TrainConfig(levels=3), 1),
-        usage.check_too_many_codes(5000, 512, TrainConfig(levels=3), 1),
+        usage.check_low_perplexity(counts[0], "an epoch", config_of(levels=3), 1),
+        usage.check_too_many_codes(5000, 512, config_of(levels=3), 1),
     ):
         assert "--level-sizes 512,128,512" in finding.advice
         assert "--codebook-size" not in finding.advice
-
-
-LEVEL = later.Level(0, 1, 512, 10**6)
-WELL = {"temperature_ratio": 0.01, "dead_codes": 0, "perplexity": 480.0, "utilization": 1.0}
-
-
-def lines_of(*figures: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"split": "train", "epoch": n, "step": 10 * n, **own}
-        for n, own in enumerate(figures, start=1)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("last", "expected", "named"),
-    [
-        (WELL, None, ""),
-        (WELL | {"temperature_ratio": 0.74}, None, ""),
-        (WELL | {"temperature_ratio": 0.76}, "warning", "T was 0.76 of the critical"),
-        (WELL | {"temperature_ratio": 1.7}, "severe", "T was 1.7 of the critical"),
-        (WELL | {"dead_codes": 5}, None, ""),
-        (WELL | {"dead_codes": 6}, "warning", "6 of 512 codes had no token"),
-        (WELL | {"dead_codes": 511}, "severe", "511 of 512 codes had no token"),
-        ({"utilization": 0.5}, "severe", "256 of 512 codes had no token"),
-        (WELL | {"perplexity": 250.0}, "warning", "the perplexity was 250.0 of 512"),
-        (WELL | {"perplexity": 1.0}, "severe", "the perplexity was 1.0 of 512"),
-        ({"perplexity": "1", "dead_codes": None}, None, ""),
-    ],
-)
-def test_what_happened_after_the_checkpoint(last, expected, named):
-    finding = later.check_later(lines_of(WELL, WELL, last, last), 20, LEVEL, TrainConfig())
-    assert (finding and finding.severity) == expected
-    if finding:
-        assert named in finding.evidence
-        assert "in epoch 4" in finding.evidence
-        assert "(since epoch 3)" in finding.evidence
-
-
-def test_what_the_checkpoint_has_already_is_not_of_later():
-    sick = WELL | {"dead_codes": 400}
-    assert later.check_later(lines_of(WELL, sick, sick), 20, LEVEL, TrainConfig()) is None
-    assert later.check_later(lines_of(WELL, sick), 20, LEVEL, TrainConfig()) is None
-    # It came back.
-    assert later.check_later(lines_of(WELL, sick, WELL), 10, LEVEL, TrainConfig()) is None
-    assert later.check_later([], 10, LEVEL, TrainConfig()) is None
-
-
-def test_dead_codes_that_chance_explains_are_not_of_later():
-    few = LEVEL._replace(tokens=1024)  # exp(-2) = 14 % have none
-    lines = lines_of(WELL, WELL | {"dead_codes": 70})
-    assert later.check_later(lines, 10, few, TrainConfig()) is None
-    assert later.check_later(lines, 10, LEVEL, TrainConfig()) is not None
-
-
-def test_later_lines_are_read_by_level():
-    two = [{"levels": [WELL, WELL | {"temperature_ratio": ratio}],
-            "temperature_ratio": ratio} for ratio in (0.1, 0.1, 1.7)]  # fmt: skip
-    config, lines = TrainConfig(levels=2), lines_of(*two)
-    level = LEVEL._replace(levels=2)
-    assert later.check_later(lines, 10, level, config) is None
-    finding = later.check_later(lines, 10, level._replace(number=1), config)
-    assert "(since epoch 3)" in finding.evidence
-
-
-def test_codes_that_die_where_it_is_hot_are_not_cured_by_restarts():
-    config = TrainConfig(temperature_mode="critical", temperature_start=1.2, temperature_end=1.2)
-    hot = WELL | {"temperature_ratio": 1.2}
-    lines = lines_of(hot, hot | {"dead_codes": 300})
-    finding = later.check_later(lines, 10, LEVEL, config)
-    assert "300 of 512 codes had no token" in finding.evidence
-    assert "--temperature-start 0.02" in finding.advice
-    assert "--restart-threshold" not in finding.advice

@@ -11,8 +11,13 @@ import torch
 from torch import Tensor
 from torchvision.datasets import CIFAR10
 
-from eval.report.cifar_resnet import CIFARResNet, load_resnet56
-from eval.report.frechet import FrechetDistance, inception_distance, resnet56_distance
+from eval.report.frechet import (
+    CIFARResNet,
+    FrechetDistance,
+    inception_distance,
+    load_resnet56,
+    resnet56_distance,
+)
 from training.weights import WeightsError
 
 RESNET56 = Path("cifar_resnet") / "resnet56-4bfd9763.th"

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eval.report.gap import TOP, GapMeter, LevelGap
+from eval.report.gap import TOP, GapMeter, LevelGap, top_assignments, top_k_codes
 from eval.report.refit import refit_decoder
-from eval.report.top_k import top_assignments, top_k_codes
 from models import ImageTokenizer, build_model
 from training.metrics import evaluate_split
 
@@ -62,7 +61,7 @@ def test_top_assignments_are_the_largest_of_the_softmax(n, size, dim, k, tempera
 def test_blocks_change_nothing(monkeypatch):
     z, codebook = torch.randn(50, 3), torch.randn(8, 3)
     whole = top_assignments(z, codebook, 0.5, 4)
-    monkeypatch.setattr("eval.report.top_k._BLOCK", 24)
+    monkeypatch.setattr("eval.report.gap._BLOCK", 24)
     parts = top_assignments(z, codebook, 0.5, 4)
     assert torch.allclose(whole.q, parts.q)
     assert torch.equal(whole.indices, parts.indices)

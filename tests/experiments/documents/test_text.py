@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import json
 import lzma
-import os
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from sklearn.datasets import _twenty_newsgroups as reference
 from text_samples import TOPICS, small_encoder, write_20news, write_sst2
 from transformers import T5Config, T5Model
 
 from experiments.documents import embeddings as embeddings_module
-from experiments.documents.corpora import (
-    line_ends,
-    load_text,
-    strip_article,
-    strip_footer,
-    strip_header,
-    strip_quotes,
-)
-from experiments.documents.embeddings import embed, first_tokens, mean_tokens, padded
+from experiments.documents.corpora import load_text, strip_article
+from experiments.documents.embeddings import embed, padded
 from experiments.documents.encoder import folder_key, load_encoder
+from experiments.documents.vectors import documents
 from training.errors import DatasetError, UserError
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return load_encoder(small_encoder(tmp_path_factory.mktemp("encoder")))
+def encoder(encoder_folder):
+    return load_encoder(encoder_folder)
 
 
 TEXTS = ["wave ship", "oven", "comet orbit galaxy planet lens", "salt spoon flour"] * 3
@@ -43,23 +31,6 @@ def same(a, b) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            ["", "--", "-", "> old", ">>old", "| boxed", "Joe writes:", "he said: no", "  ",
-             "In article <3>", "Quoted from it", "plain words", " > indented", "he wrote a book"]
-        ),
-        max_size=12,
-    )
-)  # fmt: skip
-def test_stripping_is_that_of_scikit_learn(lines):
-    text = "\n".join(lines)
-    assert strip_header(text) == reference.strip_newsgroup_header(text)
-    assert strip_quotes(text) == reference.strip_newsgroup_quoting(text)
-    if text.strip():
-        assert strip_footer(text) == reference.strip_newsgroup_footer(text)
-
-
 def test_an_article_loses_header_quotation_and_footer():
     text = "From: a\nLines: 3\n\nJoe writes:\n> old\nnew\n\nmore\n--\nAnn"
     assert strip_article(text).strip() == "new\n\nmore"
@@ -67,8 +38,8 @@ def test_an_article_loses_header_quotation_and_footer():
 
 def test_an_article_on_one_line_gets_its_lines_back():
     flat = "From: a\tLines: 3\t\tJoe writes:\t> old\tnew\t\tmore\t--\tAnn\n"
-    assert strip_article(line_ends(flat)).strip() == "new\n\nmore"
-    assert line_ends("has\ttabs\nand lines") == "has\ttabs\nand lines"
+    assert strip_article(flat).strip() == "new\n\nmore"
+    assert strip_article("From: a\n\nhas\ttabs\nand lines") == "has\ttabs\nand lines"
 
 
 def test_empty_articles_are_dropped_and_counted(tmp_path):
@@ -160,8 +131,8 @@ def test_the_mean_and_the_first_token(encoder, tmp_path):
     found = embed(TEXTS, encoder, tmp_path)
     tokens, mask = padded(found, range(len(TEXTS)))
     sums = (tokens * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
-    np.testing.assert_allclose(mean_tokens(found), sums.numpy(), rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(first_tokens(found), tokens[:, 0].numpy())
+    torch.testing.assert_close(documents(found).mean, sums, rtol=1e-5, atol=1e-6)
+    assert torch.equal(documents(found).cls, tokens[:, 0])
     assert not tokens[~mask].any()
 
 
@@ -262,14 +233,12 @@ def without_tokenizer(folder):
         (folder / name).unlink()
 
 
-def of_another_width(folder):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": 64}))
+def of_config(**changes):
+    def spoil(folder):
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
-
-def without_a_layer(folder):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 2}))
+    return spoil
 
 
 def of_a_list(folder):
@@ -286,21 +255,21 @@ def of_cut_weights(folder):
     path.write_bytes(path.read_bytes()[:100])
 
 
+def change_weights(folder, change):
+    weights = change(load_file(folder / "model.safetensors"))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def of_weights_that_are_nan(folder):
-    weights = load_file(folder / "model.safetensors")
-    save_file(
-        {key: v * float("nan") for key, v in weights.items()},
-        folder / "model.safetensors",
-        metadata={"format": "pt"},
-    )
+    change_weights(folder, lambda weights: {key: v * float("nan") for key, v in weights.items()})
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (without_tokenizer, "its tokenizer knows 5 entries where the model has 26"),
-        (of_another_width, "weights are not those of its config: 22 missing or of another shape"),
-        (without_a_layer, r"16 missing or of another shape, as encoder\.layer\.1"),
+        (of_config(hidden_size=64), "weights are not those of its config: 22 missing or of anoth"),
+        (of_config(num_hidden_layers=2), r"16 missing or of another shape, as encoder\.layer\.1"),
         (of_a_list, "cannot be opened as an encoder"),
         (with_a_decoder, "T5Model is an encoder with a decoder"),
         (of_cut_weights, "cannot be opened as an encoder"),
@@ -321,33 +290,21 @@ def test_a_folder_that_embeds_nothing_of_use_is_refused_in_one_line(
 
 def test_a_pooler_may_be_missing(tmp_path):
     folder = small_encoder(tmp_path)
-    weights = load_file(folder / "model.safetensors")
-    kept = {key: v for key, v in weights.items() if "pooler" not in key}
-    assert len(kept) < len(weights)
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    change_weights(folder, lambda weights: {k: v for k, v in weights.items() if "pooler" not in k})
     assert load_encoder(folder).model.config.hidden_size == 32
 
 
 @pytest.mark.slow
-def test_real_corpora_have_the_sizes_that_are_published():
-    beside = Path(__file__).resolve().parents[4] / "shared" / "data"
-    shared = Path(os.environ.get("SOFTVQ_SHARED") or beside)
-    if not (shared / "text").is_dir():
-        reason = f"{shared / 'text'} is missing (set SOFTVQ_SHARED)"
-        if os.environ.get("SOFTVQ_REQUIRE_DATA") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+def test_real_corpora_have_the_sizes_that_are_published(texts):
     sizes = {
-        name: {
-            s: len(c.texts) + c.dropped for s, c in load_text(name, shared / "text").splits.items()
-        }
+        name: {s: len(c.texts) + c.dropped for s, c in load_text(name, texts).splits.items()}
         for name in ("sst2", "20news")
     }
     assert sizes == {
         "sst2": {"train": 6920, "dev": 872, "test": 1821},
         "20news": {"train": 11314, "test": 7532},
     }
-    news = load_text("20news", shared / "text")
+    news = load_text("20news", texts)
     assert len(news.classes) == 20
     assert {split: corpus.dropped for split, corpus in news.splits.items()} == {
         "train": 24,

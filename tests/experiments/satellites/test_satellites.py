@@ -1,15 +1,22 @@
 """Clustering of orbits: DDCL's training, choice without labels, scores, files."""
 
+from __future__ import annotations
+
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from sklearn.metrics import adjusted_rand_score, balanced_accuracy_score, silhouette_score
 
-from experiments.satellites import network as cluster_network
-from experiments.satellites.choice import FIGURES, choose, scores, silhouette, summaries
+from experiments.identity import TOLERANCE
+from experiments.satellites import network as network_module
+from experiments.satellites import study as study_module
+from experiments.satellites.__main__ import main
+from experiments.satellites.choice import Fold, choose, scores, silhouette
 from experiments.satellites.methods import (
     DDCL,
     HOT,
@@ -18,20 +25,13 @@ from experiments.satellites.methods import (
     ON_DDCL,
     ON_RECONSTRUCTION,
     TRIVIAL,
-    Candidate,
     Fit,
     methods,
 )
-from experiments.satellites.network import LARGEST_RESIDUAL, Settings, fit
-from experiments.satellites.orbits import (
-    UCS_CLASS,
-    UCS_COLUMNS,
-    UCS_NAME,
-    kepler_period,
-    read_orbits,
-)
+from experiments.satellites.network import Settings, fit
+from experiments.satellites.orbits import CLASS, COLUMNS, NAME, Orbits, features, kepler_period
 from experiments.satellites.report import table
-from experiments.satellites.study import classes_of, description, run, split_of, standardized
+from experiments.satellites.study import fold_of, run, split_of
 from training.errors import DatasetError, UserError
 
 QUICK = Settings(width=8, warmup_epochs=3, hot_epochs=2, cold_epochs=2, batch_size=64)
@@ -48,7 +48,7 @@ def write_orbits(path, seed=0, per_class=60):
             rows.append((name, perigee, apogee, rng.uniform(50, 60)))
     for _ in range(per_class // 3):
         rows.append(("Elliptical", rng.uniform(500, 1500), rng.uniform(38e3, 40e3), 63.4))
-    lines = ["\t".join([UCS_NAME, UCS_CLASS, *UCS_COLUMNS.values()])]
+    lines = ["\t".join([NAME, CLASS, *COLUMNS.values()])]
     for number, (name, perigee, apogee, inclination) in enumerate(rows):
         e = (apogee - perigee) / (2 * 6378.137 + apogee + perigee)
         values = (kepler_period(perigee, apogee), perigee, apogee, e, inclination)
@@ -74,7 +74,7 @@ def test_training_finds_clouds_and_keeps_the_identity():
     assert [epoch.stage for epoch in fitted.history] == ["hot"] * 10 + ["cold"] * 10
     for epoch in fitted.history:
         assert epoch.loss_q == pytest.approx(epoch.loss_ols + epoch.variance, rel=1e-9)
-        assert epoch.residual <= LARGEST_RESIDUAL
+        assert epoch.residual <= TOLERANCE
         assert epoch.variance >= 0
     hot, cold = fitted.history[9], fitted.history[-1]
     assert hot.temperature_ratio == pytest.approx(settings.hot[1], rel=1e-4)
@@ -97,26 +97,26 @@ def test_training_is_repeatable_and_leaves_the_random_state_alone(prototypes, st
 
 
 def test_a_broken_identity_stops_the_training(monkeypatch):
-    exact = cluster_network.soft_quantize
+    exact = network_module.soft_quantize
 
     def off(*args):
         code = exact(*args)
         return code._replace(variance=code.variance * 1.001 + 1e-3)
 
-    monkeypatch.setattr(cluster_network, "soft_quantize", off)
+    monkeypatch.setattr(network_module, "soft_quantize", off)
     with pytest.raises(ArithmeticError, match="is not L_OLS"):
         fit(blobs(64)[0], 3, QUICK, seed=0)
 
 
 def test_without_a_codebook_reconstruction_alone_is_trained_as_long(monkeypatch):
     epochs = []
-    real = cluster_network.train_epoch
+    real = network_module.train_epoch
 
     def counted(*args, use_codebook):
         epochs.append(use_codebook)
         real(*args, use_codebook=use_codebook)
 
-    monkeypatch.setattr(cluster_network, "train_epoch", counted)
+    monkeypatch.setattr(network_module, "train_epoch", counted)
     fitted = fit(blobs(64)[0], 3, QUICK, seed=0, use_codebook=False)
     assert (fitted.hot, fitted.history) == (None, [])
     alone, epochs[:] = list(epochs), []
@@ -127,7 +127,7 @@ def test_without_a_codebook_reconstruction_alone_is_trained_as_long(monkeypatch)
 
 def test_batches_hold_every_row_once_and_never_one_alone():
     x = torch.zeros(129, 2)
-    parts = cluster_network.batches(x, QUICK)
+    parts = network_module.batches(x, QUICK)
     assert torch.cat(parts).sort().values.tolist() == list(range(129))
     assert [len(part) for part in parts] == [43, 43, 43]
 
@@ -135,23 +135,20 @@ def test_batches_hold_every_row_once_and_never_one_alone():
 def test_the_better_silhouette_is_chosen_on_validation_rows_alone():
     rows = np.repeat([[0.0], [1.0], [9.0], [10.0]], 10, axis=0)
     rows += np.random.default_rng(0).normal(0, 0.01, rows.shape)
-    split = split_of(None, 400, 2, 0)._replace(
-        train=np.arange(0, 40, 2), validation=np.arange(1, 40, 2), test=np.arange(0)
-    )
+    fold = Fold({"train": rows[::2], "validation": rows[1::2]}, {})
     seen = []
 
-    def candidate(name, edge):
+    def candidate(edge):
         def made(x, codebook_size, seed):
             seen.append((x.tolist(), codebook_size, seed))
-            return Fit({name: lambda new: (new[:, 0] > edge).astype(np.int64)})
+            return Fit({"": lambda new: (new[:, 0] > edge).astype(np.int64)})
 
-        return Candidate(name, made)
+        return made
 
-    chosen = choose([candidate("bad", 0.5), candidate("good", 5.0)], [rows] * 2, [split] * 2, 2)
+    chosen = choose({"bad": candidate(0.5), "good": candidate(5.0)}, [fold] * 2, 2)
     assert chosen.candidate == "good"
-    assert seen == [(rows[split.train].tolist(), 2, seed) for seed in (0, 1, 0, 1)]
-    clusters = (rows[split.validation][:, 0] > 5).astype(int)
-    expected = silhouette_score(rows[split.validation], clusters)
+    assert seen == [(rows[::2].tolist(), 2, seed) for seed in (0, 1, 0, 1)]
+    expected = silhouette_score(rows[1::2], (rows[1::2, 0] > 5).astype(int))
     assert chosen.silhouettes["good"] == pytest.approx([expected] * 2)
     assert min(chosen.silhouettes["good"]) > max(chosen.silhouettes["bad"])
 
@@ -164,7 +161,7 @@ def test_one_cluster_has_the_worst_silhouette():
 
 def test_splits_are_disjoint_and_the_test_rows_are_those_of_every_seed():
     classes = np.array(["LEO"] * 900 + ["GEO"] * 100)
-    first, second = (split_of(classes, 1000, 4, seed) for seed in (0, 1))
+    first, second = (split_of(classes, 4, seed) for seed in (0, 1))
     assert np.array_equal(first.test, second.test)
     assert not np.array_equal(first.train, second.train)
     for split in (first, second):
@@ -173,17 +170,21 @@ def test_splits_are_disjoint_and_the_test_rows_are_those_of_every_seed():
         assert [int((classes[part] == "GEO").sum()) for part in split] == [50, 25, 25]
     # A class with too few rows for equal shares is no reason to refuse.
     rare = np.array(["LEO"] * 999 + ["GEO"])
-    assert [len(part) for part in split_of(rare, 1000, 4, 0)] == [500, 250, 250]
+    assert [len(part) for part in split_of(rare, 4, 0)] == [500, 250, 250]
 
 
 def test_scales_are_those_of_the_training_rows():
     rng = np.random.default_rng(0)
-    rows = np.concatenate([rng.normal(3, 5, (200, 2)), np.ones((200, 1))], axis=1)
-    split = split_of(None, 200, 2, 0)
-    scaled = standardized(rows, split)
-    np.testing.assert_allclose(scaled[split.train].mean(axis=0), 0, atol=1e-12)
-    np.testing.assert_allclose(scaled[split.train].std(axis=0), [1, 1, 0], atol=1e-12)
-    assert abs(scaled[split.test].mean(axis=0)[0]) > 1e-6
+    elements = np.concatenate([10 ** rng.normal(3, 1, (200, 3)), np.ones((200, 2))], axis=1)
+    labels = np.array(["LEO", "GEO"] * 100)
+    orbits = Orbits([], elements, labels, 200, {}, 0)
+    split = split_of(labels, 2, 0)
+    fold = fold_of(orbits, split)
+    np.testing.assert_allclose(fold.rows["train"].mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(fold.rows["train"].std(axis=0), [1, 1, 1, 0, 0], atol=1e-12)
+    assert abs(fold.rows["test"].mean(axis=0)[0]) > 1e-6
+    assert np.array_equal(fold.classes["test"], labels[split.test])
+    assert np.corrcoef(fold.rows["test"][:, 0], features(elements)[split.test, 0])[0, 1] > 0.999
 
 
 def test_scores_of_a_clustering():
@@ -197,31 +198,12 @@ def test_scores_of_a_clustering():
     named = [found["mapping"][str(c)] for c in clusters]
     expected = balanced_accuracy_score(classes, named)
     assert found["balanced_accuracy"] == pytest.approx(expected)
-    assert scores(None, clusters) == {"sizes": {0: 4, 1: 2, 2: 3}}
-
-
-def test_nothing_is_scored_by_a_single_class():
-    clusters = np.array([0, 0, 1])
-    found = scores(np.array(["LEO"] * 3), clusters)
-    assert {found[figure] for figure in FIGURES} == {None}
-    assert (found["mapping"], found["counts"]) == ({}, [[2, 1]])
-    runs = [{"silhouette": 0.5, "train": found, "test": found}]
-    summary = summaries(runs, scored=True)
-    assert summary["test_accuracy"] is None
-    assert summary["silhouette"]["mean"] == 0.5
-    entry = {"name": DDCL, "chosen": "", "runs": runs, "summary": summary}
-    result = {"methods": [entry], "codebook_size": 4, "rows": {"test": 3}}
-    assert table(result).splitlines()[2:] == [
-        "| DDCL | 4 | - | - | - | - | - | - | .500 |",
-        "",
-        "All 3 test rows are of one class, LEO: nothing is scored by it.",
-    ]
 
 
 def test_methods_are_fitted_without_labels():
     x = blobs(90)[0].double().numpy()
     for name, candidates in methods([QUICK]).items():
-        found = candidates[0].fit(x, 3, 0)
+        found = next(iter(candidates.values()))(x, 3, 0)
         for assign in found.assigns.values():
             clusters = assign(x[:10])
             assert clusters.shape == (10,)
@@ -245,10 +227,9 @@ def test_end_to_end_writes_figures_table_and_picture(results):
     assert (folder / "out" / "satellites.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert result["data"]["classes"] == {"LEO": 60, "GEO": 60, "MEO": 60, "Elliptical": 20}
     assert result["data"]["dropped"] == {"no perigee, apogee or inclination": 1}
-    assert result["data"]["labels"] == "column"
     assert result["rows"] == {"train": 100, "validation": 50, "test": 50}
     assert result["identity"]["epochs"] == 2 * (QUICK.hot_epochs + QUICK.cold_epochs)
-    assert result["identity"]["largest_residual"] <= LARGEST_RESIDUAL
+    assert result["identity"]["largest_residual"] <= TOLERANCE
     assert result["minutes"] > 0
     assert any(
         line.endswith("Gaussian mixture: " + chosen(result, "Gaussian mixture")["chosen"])
@@ -278,35 +259,12 @@ def test_end_to_end_scores_every_method_on_held_out_rows(results):
     assert trivial["test_accuracy"]["mean"] == pytest.approx(15 / 50)
     assert trivial["test_balanced_accuracy"]["mean"] == pytest.approx(0.25)
     assert trivial["test_nmi"]["mean"] == pytest.approx(0)
-    rows = table(result).splitlines()
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in table(result).splitlines()]
     assert len(rows) == 2 + len(names) + 3 + len(names)  # scores, then pairings
-    assert rows[1 + len(names)].startswith(f"| {TRIVIAL} | 1 | - | .300 ± .000 |")
-    for entry, line in zip(result["methods"], rows[-len(names) :], strict=True):
+    assert rows[1 + len(names)][:4] == [TRIVIAL, "1", "-", ".300 ± .000"]
+    for entry, cells in zip(result["methods"], rows[-len(names) :], strict=True):
         pairs = entry["runs"][0]["test"]["mapping"].items()
-        assert line == f"| {entry['name']} | {', '.join(f'{k} {c}' for k, c in pairs)} |"
-
-
-def test_classes_are_the_files_own_or_those_of_the_rule(tmp_path):
-    orbits = read_orbits(write_orbits(tmp_path / "orbits.csv"))
-    own = orbits._replace(labels=np.full(len(orbits.names), "MEO"))
-    assert set(classes_of(own, "auto").tolist()) == {"MEO"}
-    for found in (classes_of(own, "rule"), classes_of(own._replace(labels=None), "auto")):
-        assert np.array_equal(found, orbits.labels)
-    assert description(own, classes_of(own, "rule"), "rule")["labels"] == "rule"
-    assert description(own, classes_of(own, "auto"), "auto")["rule_agreement"] == 60 / 200
-    assert classes_of(own, "none") is None
-
-
-def test_without_classes_nothing_is_scored(tmp_path):
-    path = write_orbits(tmp_path / "orbits.csv")
-    none = run(path, tmp_path / "none", labels="none", seeds=1, candidates=[QUICK])
-    assert none["data"]["labels"] == "none"
-    assert none["data"]["classes"] == {}
-    entry = chosen(none, DDCL)
-    assert list(entry["summary"]) == ["silhouette"]
-    assert list(entry["runs"][0]["test"]) == ["sizes"]
-    assert "| - | - | - | - | - |" in table(none)
-    assert (tmp_path / "none" / "satellites.png").is_file()
+        assert cells == [entry["name"], ", ".join(f"{k} {c}" for k, c in pairs)]
 
 
 def test_wrong_calls_get_one_clear_line(tmp_path, monkeypatch):
@@ -318,23 +276,40 @@ def test_wrong_calls_get_one_clear_line(tmp_path, monkeypatch):
     path = write_orbits(tmp_path / "orbits.csv", per_class=15)
     with pytest.raises(DatasetError, match="50 objects are too few"):
         run(path, tmp_path / "out", candidates=[QUICK])
-    with pytest.raises(UserError, match="auto, rule or none, got 'guess'"):
-        run(path, tmp_path / "out", labels="guess")
+    alike = write_orbits(tmp_path / "alike.csv", per_class=100)
+    head, *lines = alike.read_text().splitlines()
+    alike.write_text("\n".join([head, *(line for line in lines if "\tLEO\t" in line)]) + "\n")
+    with pytest.raises(DatasetError, match="all 100 objects are of one class, LEO"):
+        run(alike, tmp_path / "out", candidates=[QUICK])
     assert not list(tmp_path.glob("out/*"))
     with pytest.raises(UserError, match="-o /proc/foo"):
         run(path, Path("/proc/foo"))
 
 
-def test_orbits_of_one_class_are_clustered_and_not_scored(tmp_path):
-    path = write_orbits(tmp_path / "orbits.csv", per_class=100)
-    head, *lines = path.read_text().splitlines()
-    path.write_text("\n".join([head, *(line for line in lines if "\tLEO\t" in line)]) + "\n")
-    said = []
-    run(path, tmp_path / "out", seeds=1, candidates=[QUICK], say=said.append)
-    reason = "All 25 test rows are of one class, LEO: nothing is scored by it."
-    assert said[-1] == reason
-    assert (tmp_path / "out" / "satellites.md").read_text().splitlines()[-1] == reason
-    assert (tmp_path / "out" / "satellites.png").is_file()
+def test_the_command_passes_its_options_on(tmp_path, monkeypatch):
+    seen = {}
+
+    def stub(path, out, **options):
+        seen.update(options, path=path)
+        out.mkdir()
+        (out / "satellites.md").write_text("a table\n")
+
+    monkeypatch.setattr(study_module, "run", stub)
+    out = str(tmp_path / "out")
+    done = CliRunner().invoke(main, ["--seeds", "3", "--k", "5", "-o", out])
+    assert done.exit_code == 0, done.output
+    assert "a table" in done.output
+    assert (seen["seeds"], seen["codebook_size"], seen["path"]) == (3, 5, None)
+
+
+def test_a_wrong_call_and_a_missing_package_are_one_line(tmp_path, monkeypatch):
+    done = CliRunner().invoke(main, ["-o", "/proc/foo"])
+    assert (done.exit_code, len(done.output.splitlines())) == (2, 1)
+    assert "-o /proc/foo" in done.output
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    done = CliRunner().invoke(main, ["-o", str(tmp_path / "out")])
+    assert (done.exit_code, len(done.output.splitlines())) == (2, 1)
+    assert 'needs sklearn: pip install -e ".[experiments]"' in done.output
 
 
 @pytest.mark.slow

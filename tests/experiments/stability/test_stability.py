@@ -1,9 +1,10 @@
-"""python -m eval stability: the theory's boundary, the detector, the batch, the command."""
+"""python -m experiments.stability: the theory's boundary, the detector, the batch, the command."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,22 +15,21 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 from small_runs import SMALL, checkpoint, metrics, refuse_constant, snapshot, without_figures
 
-from eval.__main__ import main
 from experiments.stability import cifar10 as stability_cifar10
 from experiments.stability import study as stability_study
+from experiments.stability.__main__ import main
 from experiments.stability.batch import run_batch
 from experiments.stability.blocks import MixtureOptions, mixture_blocks
 from experiments.stability.boundary import CASES, boundaries
 from experiments.stability.measures import NAMES, is_collapsed, measures, separation
 from experiments.stability.mixture import Setting, build, mixture
-from experiments.stability.report import opened, outcome
+from experiments.stability.results import outcome
 from softvq import ConstantTemperature, DDCLCodebook, Schedule, two_timescale_groups
-from training.errors import UserError
 
 
 def stability(*words: object) -> Result:
-    """``python -m eval stability WORDS``, in this process."""
-    return CliRunner().invoke(main, ["stability", *(str(word) for word in words)])
+    """``python -m experiments.stability WORDS``, in this process."""
+    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def codebook_at(prototypes: torch.Tensor, temperature: float) -> DDCLCodebook:
@@ -53,8 +53,6 @@ def test_collapse_begins_to_attract_within_five_percent_of_the_theory(name):
 
 
 def test_another_prediction_would_be_found_wrong():
-    from dataclasses import replace
-
     wrong = replace(CASES[0], factor=5.0)
     [found] = boundaries([wrong], seeds=[0], rounds=5)
     assert found["measured_over_predicted"][0] == pytest.approx(4 / 5, rel=0.05)
@@ -88,15 +86,14 @@ def test_distinct_prototypes_are_counted_once():
     assert separation(points, 1.0).distinct == 3
     assert separation(points, 200**2).distinct == 1
     assert separation(points, 1e-6).distinct == 6
-
-
-@pytest.mark.parametrize("arguments", [(torch.zeros(1, 2), 1.0), (torch.zeros(3, 2), 0.0)])
-def test_separation_of_nothing_is_an_error(arguments):
-    with pytest.raises(ValueError, match="two prototypes and a positive variance"):
-        separation(*arguments)
+    for wrong in [(torch.zeros(1, 2), 1.0), (torch.zeros(3, 2), 0.0)]:
+        with pytest.raises(ValueError, match="two prototypes and a positive variance"):
+            separation(*wrong)
 
 
 def test_hand_made_prototypes_are_judged_as_one_would():
+    assert [is_collapsed(a, 0.5) for a in (0.0499, 0.05)] == [True, False]
+    assert [is_collapsed(1.0, e) for e in (0.989, 0.99)] == [False, True]
     z = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [-1.0, 0.2], [1.0, 0.2]], dtype=torch.float64)
     mean = z.mean(dim=0)
     cases = {
@@ -113,8 +110,7 @@ def test_hand_made_prototypes_are_judged_as_one_would():
 
 def test_measures_are_those_of_numpy():
     generator = torch.Generator().manual_seed(1)
-    z = torch.randn(50, 3, generator=generator, dtype=torch.float64)
-    p = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    z, p = (torch.randn(n, 3, generator=generator, dtype=torch.float64) for n in (50, 5))
     codebook = codebook_at(p, 0.7)
     codebook._track(torch.eye(3, dtype=torch.float64) * 2.0, decay=0.0)  # another than z's
     figures = measures(codebook, codebook(z))
@@ -126,15 +122,13 @@ def test_measures_are_those_of_numpy():
     largest, total = np.linalg.eigvalsh(covariance)[-1], np.trace(covariance)
     usage = q.mean(0)
     expected = {
-        "temperature_ratio": 0.7 / (4 * largest),
-        "utilization": len(set(d.argmin(1))) / 5,
+        "temperature_ratio": 0.7 / (4 * largest), "utilization": len(set(d.argmin(1))) / 5,
         "soft_perplexity": np.exp(-(usage * np.log(usage)).sum()),
         "codes_per_token": np.exp(-(q * np.log(q)).sum(1).mean()),
-        "argmax_error": d.min(1).mean() / total,
+        "argmax_error": d.min(1).mean() / total, "largest_variance": largest,
         "soft_error": ((zn - q @ pn) ** 2).sum(1).mean() / total,
-        "largest_variance": largest,
         "separation_mean": pdist(pn).mean() / math.sqrt(largest),
-    }
+    }  # fmt: skip
     for name, value in expected.items():
         assert figures[name] == pytest.approx(value, rel=1e-5), name
     assert figures["identity_residual"] < 1e-6
@@ -147,11 +141,6 @@ def test_equal_latents_are_a_collapse_and_no_figures_a_divergence():
     assert equal == dict.fromkeys(NAMES) | {"collapsed": True}
     codebook.codebook.data[0] = float("nan")
     assert measures(codebook, codebook(torch.randn(4, 2))) == dict.fromkeys(NAMES)
-
-
-def test_the_two_criteria_are_bounds():
-    assert [is_collapsed(a, 0.5) for a in (0.0499, 0.05)] == [True, False]
-    assert [is_collapsed(1.0, e) for e in (0.989, 0.99)] == [False, True]
 
 
 # The batch.
@@ -272,14 +261,10 @@ def test_the_command_leaves_json_tables_and_pictures_and_goes_on(tmp_path, quick
     assert (ended["seed"], ended["epsilon"]) == (0, 0.1)
     # Three steps from a start that is collapsed.
     assert ended["outcome"] == outcome(run) == "never left"
-    worst = [
-        residual
-        for own in study["runs"].values()
-        for each in own
-        for residual in each["history"]["identity_residual"]
-    ]
-    assert summed["worst_identity_residual"] == max(worst) > 0
-    for name in ("frozen", "phases", "weights", "trajectories"):
+    histories = [run["history"] for own in study["runs"].values() for run in own]
+    worst = max(max(history["identity_residual"]) for history in histories)
+    assert summed["worst_identity_residual"] == worst > 0
+    for name in ("phases", "weights", "trajectories"):
         picture = tmp_path / "s" / f"stability-mixture-{name}.png"
         assert picture.read_bytes()[:4] == b"\x89PNG"
         assert f"written to {picture}" in result.output
@@ -326,7 +311,7 @@ def test_an_interrupted_study_keeps_what_it_has(tmp_path, quick, monkeypatch):
 
 def test_cifar10_runs_are_trained_by_the_trainer_and_measured_each_epoch(tmp_path, monkeypatch):
     without_figures(monkeypatch)
-    monkeypatch.setitem(stability_cifar10.SMALL, "dataset", SMALL["dataset"])
+    monkeypatch.setitem(stability_cifar10.STUDY, "dataset", SMALL["dataset"])
     sizes = {name: value for name, value in SMALL.items() if name not in ("epochs", "dataset")}
     words = [word for name, value in sizes.items() for word in ("--set", f"{name}={value}")]
     words += ["--epochs", "1"]
@@ -343,7 +328,7 @@ def test_cifar10_runs_are_trained_by_the_trainer_and_measured_each_epoch(tmp_pat
         history = run["history"]
         assert history["step"] == [0, 8]
         assert config["epsilon"] == run["epsilon"] == 0.5
-        assert (config["recipe"], config["restart_threshold"]) == ("paper", 0)
+        assert (config["quantizer"], config["restart_threshold"]) == ("ddcl", 0)
         line = next(line for line in metrics(folder) if line["split"] == "val")
         assert history["mse_argmax"] == [None, pytest.approx(line["mse_argmax"], rel=1e-3)]
         state = checkpoint(folder)["model"]
@@ -365,6 +350,9 @@ def test_cifar10_runs_are_trained_by_the_trainer_and_measured_each_epoch(tmp_pat
     assert len(read(tmp_path)["runs"]) == 4
 
 
+CIFAR = ("--data", "cifar10", "--set")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -377,14 +365,11 @@ def test_cifar10_runs_are_trained_by_the_trainer_and_measured_each_epoch(tmp_pat
         (["--set", "epochs=3"], "--set is for --data cifar10, not for mixture"),
         (["--data", "cifar10", "--steps", "3"], "--steps is for --data mixture"),
         (["--data", "cifar10", "--controls", "loose"], "--controls takes follows, fixed"),
-        (["--data", "cifar10", "--set", "epsilon=3"], "--set epsilon has a meaning of its own"),
-        (
-            ["--data", "cifar10", "--set", "dataset=patches"],
-            "--set dataset has a meaning of its own",
-        ),
-        (["--data", "cifar10", "--set", "codebook-size=1"], "--set codebook_size=1: a study"),
-        (["--data", "cifar10", "--set", "colour=3"], "train.py has no option 'colour'"),
-        (["--data", "cifar10", "--set", "batch_size=0"], "batch_size"),
+        ([*CIFAR, "epsilon=3"], "--set epsilon has a meaning of its own"),
+        ([*CIFAR, "dataset=patches"], "--set dataset has a meaning of its own"),
+        ([*CIFAR, "codebook-size=1"], "--set codebook_size=1: a study"),
+        ([*CIFAR, "colour=3"], "train.py has no option 'colour'"),
+        ([*CIFAR, "batch_size=0"], "batch_size"),
         (["--report-only"], "holds no run of a stability study"),
     ],
 )
@@ -395,11 +380,3 @@ def test_wrong_calls_are_one_line_and_write_nothing(tmp_path, words, message):
     assert len(errors) == 1
     assert message in errors[0]
     assert not (tmp_path / "s").exists()
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"data": "mixture"}'])
-def test_a_damaged_file_is_not_written_over(tmp_path, text):
-    (tmp_path / "stability.json").write_text(text)
-    with pytest.raises(UserError, match="cannot be read as a stability study"):
-        opened(tmp_path, "mixture", {})
-    assert (tmp_path / "stability.json").read_text() == text

@@ -15,14 +15,14 @@ from softvq import (
     UtilizationTracker,
     VQEMACodebook,
 )
-from softvq.attention import mean_shift
-from softvq.functional import soft_quantize
+from softvq.functional import mean_shift, soft_quantize
 
 
 def codebook_at(temperature, size=6, dim=3, decay=0.8, **options):
     torch.manual_seed(0)
     controller = ConstantTemperature(Schedule(temperature))
-    codebook = DDCLEMCodebook(dim, size, temperature=controller, decay=decay, **options)
+    options = {"balance": 0.0, "restart_threshold": 0.0, "decay": decay} | options
+    codebook = DDCLEMCodebook(dim, size, temperature=controller, **options)
     codebook.initialize(torch.randn(200, dim))
     return codebook
 
@@ -135,12 +135,12 @@ def test_balance_must_lie_between_zero_and_one(balance):
 
 def test_a_cold_codebook_learns_like_moving_averages_of_hard_assignments():
     soft = codebook_at(1e-6, decay=0.9)
-    hard = VQEMACodebook(3, 6, decay=0.9)
+    hard = VQEMACodebook(3, 6, decay=0.9, restart_threshold=0.0)
     hard.codebook.copy_(soft.codebook)
     batches = [torch.randn(400, 3, generator=torch.Generator().manual_seed(s)) for s in range(10)]
     # The same running sums to start with: usage as counts per step.
-    hard.cluster_size.copy_(soft.running_usage * 400)
-    hard.embed_sum.copy_(hard.codebook * hard.cluster_size[:, None])
+    hard.running_usage.copy_(soft.running_usage * 400)
+    hard.embed_sum.copy_(hard.codebook * hard.running_usage[:, None])
     for z in batches:
         first, second = soft(z), hard(z)
         assert torch.equal(first.indices, second.indices)

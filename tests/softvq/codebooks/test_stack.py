@@ -79,9 +79,13 @@ def test_a_level_codes_the_block_means_of_what_is_left():
     fine = second.quantized.movedim(-1, 1).repeat_interleave(2, 2).repeat_interleave(2, 3)
     torch.testing.assert_close(out.quantized, spread + fine)
     assert [tuple(indices.shape) for indices in out.indices] == [(2, 2, 2), (2, 4, 4)]
-    torch.testing.assert_close(out.losses["loss_q"][1], second.losses["loss_q"])
-    assert out.codes_per_token.shape == (2,)
-    assert [len(usage) for usage in out.usage] == [9, 9]
+    torch.testing.assert_close(out.levels[1].losses["loss_q"], second.losses["loss_q"])
+    # One figure for all levels: sums of losses, and the largest number of codes.
+    for name in ("loss_q", "usage_kl"):
+        expected = first.losses[name] + second.losses[name]
+        torch.testing.assert_close(out.losses[name], expected)
+    assert out.codes_per_token == max(level.codes_per_token for level in out.levels)
+    assert [len(level.usage) for level in out.levels] == [9, 9]
 
 
 @settings(max_examples=40, deadline=None)

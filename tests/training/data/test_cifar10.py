@@ -1,4 +1,4 @@
-"""CIFAR-10 of training.data.datasets: the official files, the download and its failures."""
+"""CIFAR-10 of training.data.cifar10: the official files, the download and its failures."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 import torch
 from torchvision.datasets import CIFAR10
 
-from training.data import datasets
-from training.data.datasets import load_splits
+from training.data import cifar10
+from training.data.splits import load_splits
 from training.errors import DatasetError
 
 SPLITS = ("train", "val", "test")
@@ -102,7 +102,7 @@ def tiny(tmp_path, monkeypatch):
         names = [[name, md5s[name]] for name, _ in getattr(CIFAR10, attribute)]
         monkeypatch.setattr(CIFAR10, attribute, names)
     monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": md5s["batches.meta"]})
-    monkeypatch.setattr(datasets, "_CIFAR_TRAIN", 7)
+    monkeypatch.setattr(cifar10, "TRAIN_IMAGES", 7)
     yield served
     server.shutdown()
     server.server_close()

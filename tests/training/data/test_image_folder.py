@@ -15,7 +15,7 @@ from PIL import Image
 from torchvision import transforms
 
 from training.data import image_folder
-from training.data.datasets import load_splits
+from training.data.splits import load_splits
 from training.errors import DatasetError
 
 SPLITS = ("train", "val", "test")

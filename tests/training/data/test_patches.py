@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from sklearn.datasets import load_sample_images
 
 from training.data import patches
-from training.data.datasets import load_splits
+from training.data.splits import load_splits
 from training.errors import DatasetError
 
 SPLITS = ("train", "val", "test")

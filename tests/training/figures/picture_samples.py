@@ -33,14 +33,9 @@ def images_of(count=20, channels=3, size=32, seed=0):
     return noise.byte().repeat_interleave(4, 2).repeat_interleave(4, 3)
 
 
-def level_of(indices, codebook_size, side=4, dim=2, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return LevelSample(
-        indices,
-        torch.randn(indices.numel(), dim, generator=generator),
-        torch.randn(codebook_size, dim, generator=generator),
-        side,
-    )
+def level_of(indices, codebook_size, side=4):
+    generator = torch.Generator().manual_seed(0)
+    return LevelSample(indices, torch.randn(codebook_size, 2, generator=generator), side)
 
 
 def spread(total: int, count: int) -> list[int]:

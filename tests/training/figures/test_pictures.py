@@ -14,24 +14,16 @@ from PIL import Image
 from sklearn.decomposition import PCA
 
 from training.figures import (
-    class_information,
     code_patches,
-    codebook_numbers,
     codebook_pictures,
-    gini,
     history_pictures,
-    neighbour_distances,
-    principal_plane,
     sample_codebook,
     to_png,
 )
-from training.figures.distances import distance_figure, prototype_distances
 from training.figures.gallery import gallery_figure, most_and_least_used
-from training.figures.layout import mosaic
 from training.figures.reconstructions import reconstruction_rows
 from training.figures.token_map import prototype_colours, token_map_figure
-from training.figures.trajectories import trajectory_figure
-from training.figures.usage import class_usage_figure, grouped, heat_map_figure
+from training.figures.usage import grouped, heat_map_figure
 
 # --- contents -----------------------------------------------------------------------------------
 
@@ -48,8 +40,8 @@ def test_patches_of_the_gallery_are_those_that_choose_the_code(side):
     for own in code_patches(images, level, range(6), per_code=7):
         chosen = (indices == own.code).nonzero().numpy()
         assert own.uses == len(chosen)
-        assert len(own.patches) == len(own.tokens) == min(7, len(chosen))
-        places = spread(len(chosen), len(own.tokens))
+        assert len(own.patches) == min(7, len(chosen))
+        places = spread(len(chosen), len(own.patches))
         for patch, (image, row, column) in zip(own.patches, chosen[places], strict=True):
             size = side + 2 * margin
             top, left = row * side, column * side
@@ -98,9 +90,11 @@ def test_colours_of_prototypes_are_ranks_along_the_principal_axes(codes, dim):
     if codes == 1:
         assert (colours == 0.5).all()
         return
+    places = torch.from_numpy(PCA(min(dim, 3)).fit_transform(prototypes.double()))
     for axis in range(min(dim, 3)):
-        along = principal_plane(prototypes, 3).project(prototypes)[:, axis]
-        assert torch.equal(colours[:, axis].argsort(), along.argsort())
+        order = colours[:, axis].argsort().tolist()
+        along = places[:, axis].argsort().tolist()
+        assert order in (along, along[::-1])  # an axis has no sign
         assert sorted(colours[:, axis].tolist()) == pytest.approx(np.linspace(0, 1, codes))
     assert (colours[:, dim:] == 0.5).all()
 
@@ -133,30 +127,6 @@ def test_errors_of_all_images_choose_the_pictures_where_they_are_given():
     assert upper.get_title() == "worst of 60 images by argmax MSE"
 
 
-def test_histograms_of_distances_hold_everything():
-    level = level_of(torch.randint(0, 16, (4, 8, 8)), 16)
-    expected = (level.latents - level.prototypes[level.indices.flatten()]).square().sum(1).sqrt()
-    np.testing.assert_allclose(prototype_distances(level), expected, rtol=1e-5)
-    axes = distance_figure(level).axes[0]
-    sums = [sum(bar.get_height() for bar in bars) for bars in axes.containers]
-    assert sums == pytest.approx([1, 1])
-
-
-def test_use_by_class_is_against_the_use_in_all():
-    indices = torch.randint(0, 4, (30, 4, 4))
-    labels = torch.arange(30) % 3
-    axes = class_usage_figure(level_of(indices, 4), labels, ["cat", "dog", "frog"]).axes[0]
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["cat", "dog", "frog"]
-    columns = [int(text.get_text()) for text in axes.get_xticklabels()]
-    shown = np.asarray(axes.images[0].get_array())
-    for row in range(3):
-        for column, code in enumerate(columns):
-            own = (indices[labels == row] == code).double().mean()
-            assert shown[row, column] == pytest.approx(
-                float((own / (indices == code).double().mean()).log2())
-            )
-
-
 @given(st.integers(1, 30), st.integers(1, 7))
 def test_groups_of_codes_have_their_sum_or_what_they_would_have_if_full(codes, size):
     history = torch.randint(0, 100, (2, codes)) * size
@@ -175,56 +145,15 @@ def test_heat_maps_of_large_codebooks_are_of_groups():
     assert small.axes[0].get_xlabel() == "code"
 
 
-def line_of(epoch, split="train", **figures):
-    return {"epoch": epoch, "split": split, **figures}
-
-
-def test_trajectories_are_those_of_the_metrics():
-    lines = [
-        line_of(
-            e, temperature_ratio=0.5 / e, variance=1.0, loss_q=e, perplexity=9.0 * e, utilization=1
-        )
-        for e in (1, 2, 3)
-    ] + [line_of(e, "val", mse_soft=0.1 / e, mse_argmax=0.2 / e) for e in (1, 2, 3)]
-    figure = trajectory_figure(lines)
-    found = {axes.get_ylabel(): axes for axes in figure.axes}
-    assert list(found) == ["T / T_c", "V / L_q", "perplexity", "codes used", "MSE, validation"]
-    ratio, critical = found["T / T_c"].lines
-    assert ratio.get_xydata().tolist() == [[1, 0.5], [2, 0.25], [3, 0.5 / 3]]
-    assert set(critical.get_ydata()) == {1}
-    assert found["V / L_q"].lines[0].get_ydata().tolist() == [1, 1 / 2, 1 / 3]
-    soft, argmax = found["MSE, validation"].lines
-    np.testing.assert_allclose(2 * soft.get_ydata(), argmax.get_ydata())
-
-
-def test_trajectories_of_levels_have_a_line_each_and_what_is_missing_is_left_out():
-    level = {"temperature_ratio": None, "variance": 0.0, "loss_q": 1.0, "perplexity": None}
-    lines = [line_of(1, levels=[level | {"perplexity": 3.0}, level | {"perplexity": 5.0}])]
-    found = {axes.get_ylabel(): axes for axes in trajectory_figure(lines).axes}
-    assert set(found) == {"V / L_q", "perplexity"}
-    assert [line.get_label() for line in found["perplexity"].lines] == ["level 1", "level 2"]
-    assert [line.get_ydata()[0] for line in found["perplexity"].lines] == [3, 5]
-    assert trajectory_figure([]) is None
-    assert trajectory_figure([line_of(1, perplexity=None, variance=0.0, loss_q=0.0)]) is None
-
-
 # --- all of them --------------------------------------------------------------------------------
 
-ALONE = {"reconstructions", "token_map", "trajectories"}
-EACH = {
-    "gallery", "projection", "distances", "usage_by_class", "usage_curve", "lorenz",
-    "usage_history",
-}  # fmt: skip
+ALONE = {"reconstructions", "token_map"}
+EACH = {"gallery", "usage_curve", "usage_history"}
 
 
-def pictures_of(model, images, epochs=2, labels=True):
-    lines = [
-        line_of(e, temperature_ratio=None, variance=0.0, loss_q=1.0, utilization=1.0)
-        for e in range(epochs)
-    ] + [line_of(1, "val", mse_soft=0.1)]
+def pictures_of(model, images, epochs=2):
     histories = [torch.randint(0, 9, (epochs, level.codebook_size)) for level in model.levels]
-    labels = torch.arange(len(images)) % 3 if labels else None
-    return codebook_pictures(model, images, labels, lines, histories)
+    return codebook_pictures(model, images, histories)
 
 
 def assert_drawn(pictures):
@@ -249,7 +178,7 @@ def test_every_level_has_every_picture(name):
 
 def test_a_model_without_tokens_has_pictures_of_what_it_has():
     pictures = pictures_of(model_of(quantizer="none"), images_of())
-    assert set(pictures) == {"reconstructions", "trajectories"}
+    assert set(pictures) == {"reconstructions"}
     assert_drawn(pictures)
     assert sample_codebook(model_of(quantizer="none"), images_of(2)).levels == ()
 
@@ -259,8 +188,8 @@ def test_a_model_without_tokens_has_pictures_of_what_it_has():
     [({"codebook_size": 1}, 3, 20), ({"codebook_dim": 1}, 3, 1), ({"in_channels": 1}, 1, 3)],
 )
 def test_one_code_one_dimension_one_image_and_grey_images_are_drawn(config, channels, count):
-    pictures = pictures_of(model_of(**config), images_of(count, channels), labels=False)
-    assert set(pictures) == ALONE | EACH - {"usage_by_class"}
+    pictures = pictures_of(model_of(**config), images_of(count, channels))
+    assert set(pictures) == ALONE | EACH
     assert_drawn(pictures)
 
 
@@ -271,31 +200,11 @@ def test_a_codebook_of_65536_codes_is_drawn():
 
 def test_without_histories_the_tokens_of_the_images_are_counted():
     pictures = codebook_pictures(model_of(), images_of(), histories=[torch.zeros(0, 16)])
-    assert {"usage_curve", "lorenz"} < set(pictures)
+    assert "usage_curve" in pictures
     assert "usage_history" not in pictures
-    assert "tokens of 20 images" in pictures["lorenz"].axes[0].get_title()
+    assert "tokens of 20 images" in pictures["usage_curve"].axes[0].get_title()
     assert history_pictures([torch.zeros(0, 4)]) == {}
 
 
 def test_dead_codebooks_are_drawn():
     assert_drawn(history_pictures([torch.zeros(2, 8).long()]))
-
-
-def test_numbers_say_what_the_pictures_say():
-    images, labels = images_of(), torch.arange(20) % 2
-    sample = sample_codebook(model_of(), images, labels)
-    [level], [numbers] = sample.levels, codebook_numbers(sample)
-    assert numbers["gini"] == gini(level.counts)
-    reference = PCA(2).fit(level.latents.double().numpy()).explained_variance_ratio_.sum()
-    assert numbers["plane_share"] == pytest.approx(reference, rel=1e-5)
-    assert numbers["median_latent_distance"] == prototype_distances(level).median()
-    assert numbers["median_neighbour_distance"] == neighbour_distances(level.prototypes).median()
-    assert numbers["class_bits"] == class_information(level.indices, labels, 16).bits
-    unlabelled = codebook_numbers(sample_codebook(model_of(codebook_size=1), images))
-    assert unlabelled[0]["class_bits"] is unlabelled[0]["median_neighbour_distance"] is None
-
-
-def test_a_mosaic_of_grey_tiles_is_grey():
-    pixels = mosaic(torch.rand(4, 1, 5, 5), columns=2)
-    assert pixels.shape == (13, 13, 3)
-    assert (pixels == pixels[..., :1]).all()

@@ -1,0 +1,209 @@
+"""What codebooks return, and what a step learns from it.
+
+Shapes: N is the number of vectors, D the vector size, K the codebook size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from .codebook import Codebook
+
+
+class Triple:
+    """Unpacks to ``quantized, indices, loss``."""
+
+    quantized: Tensor
+    indices: Tensor | list[Tensor]
+    loss: Tensor
+    levels: tuple[CodebookOutput, ...]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.quantized, self.indices, self.loss))
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, item: int) -> Any:
+        return (self.quantized, self.indices, self.loss)[item]
+
+    def log_terms(self) -> dict[str, Tensor]:
+        """What to log of a batch: means that may be averaged over batches of equal size.
+
+        Returns:
+            Detached scalars named ``"<level>/<name>"``, the first level being 0: each of the
+            level's ``losses`` and the mean ``entropy`` of its assignments in nats, both times the
+            share of tokens that the level saw, which is ``"<level>/weight"``.
+
+        Example:
+            >>> from softvq import VQEMACodebook
+            >>> sorted(VQEMACodebook(4, 8)(torch.randn(5, 4)).log_terms())[:2]
+            ['0/codebook_loss', '0/commitment_loss']
+        """
+        terms = {}
+        for number, out in enumerate(self.levels):
+            weight = (out.indices >= 0).float().mean()
+            terms[f"{number}/weight"] = weight
+            for name, value in {**out.losses, "entropy": out.codes_per_token.log()}.items():
+                terms[f"{number}/{name}"] = value.detach() * weight
+        return terms
+
+
+@dataclass(frozen=True, eq=False)
+class CodebookOutput(Triple):
+    """What a codebook returns; unpacks to ``quantized, indices, loss``.
+
+    Attributes:
+        quantized: The code of every latent, same shape and dtype as the latents given.
+        indices: int64, the nearest prototype of every latent, the latents' shape without the
+            vector axis; -1 where masked.
+        loss: Scalar, the weighted sum of ``losses`` that the codebook trains with. Add it to the
+            task's loss.
+        losses: The named terms, unweighted scalars. Every codebook has ``loss_q``, ``loss_ols``
+            and ``variance`` (``loss_q = loss_ols + variance``), as means over tokens *and* over
+            the D elements of a vector, so that weights carry over between vector sizes.
+        codes_per_token: Scalar, ``exp(mean entropy of the assignment)``: 1 when every assignment
+            is hard, K when uniform.
+        usage: (K,), the mean assignment of the tokens of this call. Detached.
+        latents: (N, D), the detached latents, zero where masked: what
+            :meth:`softvq.Codebook.after_step` learns from.
+
+    Example:
+        >>> import torch
+        >>> from softvq import VQCodebook
+        >>> quantized, indices, loss = VQCodebook(dim=4, codebook_size=8)(torch.randn(2, 5, 4))
+        >>> tuple(quantized.shape), tuple(indices.shape), tuple(loss.shape)
+        ((2, 5, 4), (2, 5), ())
+    """
+
+    quantized: Tensor
+    indices: Tensor
+    loss: Tensor
+    losses: dict[str, Tensor]
+    codes_per_token: Tensor
+    usage: Tensor
+    latents: Tensor
+
+    @property
+    def levels(self) -> tuple[CodebookOutput, ...]:  # type: ignore[override]
+        """Itself alone, so that one level reads like several."""
+        return (self,)
+
+
+@dataclass(frozen=True, eq=False)
+class StackOutput(Triple):
+    """What a :class:`softvq.CodebookStack` returns; unpacks to ``quantized, indices, loss``.
+
+    Attributes:
+        quantized: The sum of all levels' codes, same shape and dtype as the latents given.
+        indices: int64, a tensor for each level, coarse to fine as the stack is; -1 where masked or
+            dropped. One tensor (..., L) where no level pools.
+        loss: Scalar, the sum of the levels' losses.
+        levels: The levels' own outputs, on what the levels before had left over: all that differs
+            between levels, as usage.
+    """
+
+    quantized: Tensor
+    indices: Tensor | list[Tensor]
+    loss: Tensor
+    levels: tuple[CodebookOutput, ...]
+
+    @property
+    def losses(self) -> dict[str, Tensor]:
+        """Terms that all levels have, unweighted scalars, each the sum over levels."""
+        names = [n for n in self.levels[0].losses if all(n in out.losses for out in self.levels)]
+        return {n: torch.stack([out.losses[n] for out in self.levels]).sum() for n in names}
+
+    @property
+    def codes_per_token(self) -> Tensor:
+        """Scalar, that of the level where it is largest."""
+        return torch.stack([out.codes_per_token for out in self.levels]).amax()
+
+
+class BatchStatistics(NamedTuple):
+    """What state learns from a batch, of the M tokens that were not masked.
+
+    Attributes:
+        tokens: (M, D), their latents.
+        indices: (M,) int64, their nearest prototypes.
+        entropy: Scalar, mean entropy of their assignments, in nats.
+        usage: (K,), their mean assignment.
+    """
+
+    tokens: Tensor
+    indices: Tensor
+    entropy: Tensor
+    usage: Tensor
+
+
+def batch_statistics(outs: Sequence[CodebookOutput]) -> BatchStatistics:
+    """Statistics of a batch that a codebook saw in one or several parts.
+
+    Args:
+        outs: The outputs of the parts, at least one.
+
+    Raises:
+        FloatingPointError: If the latents hold NaN or infinity.
+        TypeError: If no output is given, or something else.
+
+    Example:
+        >>> import torch
+        >>> from softvq import VQCodebook
+        >>> codebook = VQCodebook(dim=4, codebook_size=8)
+        >>> parts = [codebook(torch.randn(3, 4)), codebook(torch.randn(2, 5, 4))]
+        >>> tuple(batch_statistics(parts).tokens.shape)
+        (13, 4)
+    """
+    if not outs:
+        raise TypeError("after_step needs what forward returned: after_step(out)")
+    for out in outs:
+        if not isinstance(out, CodebookOutput):
+            raise TypeError(
+                "after_step needs what forward returned, out = codebook(z): got "
+                f"a {type(out).__name__}"
+            )
+    kept = [out.indices.flatten() >= 0 for out in outs]
+    counts = torch.stack([part.sum() for part in kept]).to(outs[0].usage)
+    weights = counts / counts.sum().clamp_min(1)
+    tokens = torch.cat([out.latents[part] for out, part in zip(outs, kept, strict=True)])
+    if not bool(tokens.isfinite().all()):
+        raise FloatingPointError(
+            "the latents given to the codebook hold NaN or infinity; lower the learning rate, "
+            "or look for an overflow in the encoder (half precision?)"
+        )
+    return BatchStatistics(
+        tokens=tokens,
+        indices=torch.cat(
+            [out.indices.flatten()[part] for out, part in zip(outs, kept, strict=True)]
+        ),
+        entropy=weights @ torch.stack([out.codes_per_token.detach().log() for out in outs]),
+        usage=weights @ torch.stack([out.usage for out in outs]),
+    )
+
+
+@torch.no_grad()
+def after_step_of(levels: Sequence[Codebook], outs: Sequence[Sequence[CodebookOutput]]) -> None:
+    """:meth:`Codebook.after_step` of several levels: all of them move, or, on an error, none.
+
+    Args:
+        levels: The codebooks.
+        outs: For each part of the batch one output for each of the levels.
+
+    Raises:
+        FloatingPointError: If the latents of a level hold NaN or infinity.
+        TypeError: If no output is given.
+    """
+    batches = [batch_statistics([out[n] for out in outs]) for n in range(len(levels))]
+    for level, batch in zip(levels, batches, strict=True):
+        level._step(batch)
+
+
+# Pytree nodes, so that DDP, torch.export and torch.func see the tensors inside.
+torch.export.register_dataclass(CodebookOutput, serialized_type_name="softvq.CodebookOutput")
+torch.export.register_dataclass(StackOutput, serialized_type_name="softvq.StackOutput")

@@ -1,0 +1,159 @@
+"""SoftCodebook: what the codebooks share whose tokens belong to all prototypes in part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..functional import (
+    SoftCode,
+    largest_variance,
+    soft_quantize,
+    soft_quantize_attention,
+    token_weights,
+    widest_dtype,
+)
+from .interface import BatchStatistics, CodebookOutput
+from .restarts import RestartingCodebook
+from .temperature import CodesPerToken, Schedule, TemperatureController
+
+
+class SoftCodebook(RestartingCodebook):
+    """Base of the soft codebooks: a Boltzmann assignment at a temperature that is controlled.
+
+    A subclass registers its prototypes, as a parameter or a buffer, and says by ``_move`` how they
+    learn without gradients.
+
+    Attributes:
+        temperature: Scalar buffer, T in units of squared distance; until :meth:`initialize`, 1 or
+            the value of a :class:`softvq.ConstantTemperature`.
+        covariance: (D, D) buffer, running covariance of the latents.
+        critical_temperature: Scalar buffer, T_c of that covariance.
+        critical_factor: ``critical_temperature`` over the largest eigenvalue of ``covariance``: see
+            :func:`softvq.functional.critical_factor`.
+        running_usage: (K,) buffer, running mean assignment; it sums to one but for restarts.
+    """
+
+    temperature: Tensor
+    covariance: Tensor
+    critical_temperature: Tensor
+
+    def _weigh(self, commitment: float, variance_weight: float, usage_weight: float) -> None:
+        """Set the weights of the loss, which the subclasses explain; for the constructor."""
+        if commitment < 0 or usage_weight < 0:
+            raise ValueError(
+                f"commitment and usage_weight must be >= 0, got {commitment}, {usage_weight}"
+            )
+        self.commitment = commitment
+        self.variance_weight = variance_weight
+        self.usage_weight = usage_weight
+
+    def _heat(
+        self, temperature: TemperatureController | float, critical_factor: float, engine: str
+    ) -> None:
+        """Set up the temperature, and how assignments are computed; for the constructor."""
+        if engine not in ("auto", "dense", "attention"):
+            raise ValueError(f"engine must be auto, dense or attention, got {engine!r}")
+        number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+        controller = CodesPerToken(Schedule(float(temperature))) if number else temperature
+        if not isinstance(controller, TemperatureController):
+            raise TypeError(
+                "temperature must be a number of codes per token, or a controller such as "
+                f"ConstantTemperature(Schedule(0.5)), got {controller!r}"
+            )
+        self.critical_factor = critical_factor
+        self.controller = controller
+        self.engine = engine
+        self.register_buffer("temperature", torch.tensor(controller.before_data))
+        self.register_buffer("covariance", torch.eye(self.dim))
+        self.register_buffer("critical_temperature", torch.tensor(critical_factor))
+
+    def _move(self, batch: BatchStatistics, count: Tensor) -> None:
+        """Move the prototypes by what they learn without gradients; nothing by default.
+
+        Args:
+            batch: The batch of this process. The running usage has moved already, the temperature
+                not yet.
+            count: Scalar, the tokens of all processes.
+        """
+
+    def _quantize(
+        self, latents: Tensor, codebook: Tensor, mask: Tensor | None, hard: bool
+    ) -> CodebookOutput:
+        code = self._engine()(latents, codebook, self.temperature.to(latents.dtype), mask)
+        weights = token_weights(mask, latents)
+        terms = {"loss_q": code.loss_q, "loss_ols": code.loss_ols, "variance": code.variance}
+        losses = {name: weights @ term / self.dim for name, term in terms.items()}
+        losses["usage_kl"] = code.usage_kl
+        loss = self.commitment * (losses["loss_ols"] + self.variance_weight * losses["variance"])
+        if self.usage_weight:
+            loss = loss + self.usage_weight * losses["usage_kl"]
+        return CodebookOutput(
+            quantized=self._vectors(code.indices) if hard else code.quantized,
+            indices=code.indices,
+            loss=loss,
+            losses=losses,
+            codes_per_token=(weights @ code.entropy).exp(),
+            usage=code.usage,
+            latents=latents.detach(),
+        )
+
+    def _engine(self) -> Callable[..., SoftCode]:
+        # Below, attention's second pass costs more than the matrices that it saves.
+        large = self.engine == "auto" and self.codebook_size >= 512
+        return soft_quantize_attention if large or self.engine == "attention" else soft_quantize
+
+    @property
+    def temperature_ratio(self) -> Tensor:
+        """T / T_c: collapse of all prototypes attracts above 1 and is a saddle below."""
+        return self.temperature / self.critical_temperature
+
+    def temperature_info(self) -> dict[str, float | None]:
+        """See :meth:`softvq.Codebook.temperature_info`."""
+        return {
+            "temperature": self.temperature.item(),
+            "temperature_ratio": self.temperature_ratio.item(),
+        }
+
+    def _learn(self, batch: BatchStatistics) -> None:
+        """Update the critical temperature, move the temperature, restart starved prototypes."""
+        # About the prototypes' mean, the same in every process, which keeps the digits of latents
+        # that lie far from the origin.
+        centred = batch.tokens - self.codebook.mean(dim=0)
+        count = centred.new_tensor([len(centred)])
+        stats = (count, batch.entropy * count, batch.usage * count, centred.sum(dim=0))
+        second = centred.mT @ centred  # (D, D)
+        # Sums of one vector: exact over processes with unequal token counts.
+        vector = torch.cat([*stats, second.flatten()]).to(widest_dtype(second.device))
+        sums = self._summed(vector)
+        if sums[0] == 0:
+            return
+        sizes = [1, 1, self.codebook_size, self.dim, self.dim**2]
+        _, entropy, usage, mean, second = (sums / sums[0]).split(sizes)
+        self._track(second.view(self.dim, self.dim) - mean.outer(mean), self.decay)
+        self.running_usage.lerp_(usage.to(self.running_usage.dtype), 1 - self.decay)
+        self._move(batch, sums[0])
+        measured = float(self.temperature), math.exp(entropy), float(self.critical_temperature)
+        self._set_temperature(self.controller.next(int(self.steps), *measured))
+        self._restart(batch.tokens)
+
+    def _set_temperature(self, temperature: float) -> None:
+        # Latents that are all equal have a critical temperature of zero, which nothing divides.
+        lowest = max(1e-12, torch.finfo(self.temperature.dtype).tiny)
+        self.temperature.fill_(max(temperature, lowest))
+
+    def _track(self, covariance: Tensor, decay: float) -> None:
+        self.covariance.lerp_(covariance.to(self.covariance.dtype), 1 - decay)
+        self.critical_temperature.copy_(self.critical_factor * largest_variance(self.covariance))
+
+    def _initialized_from(self, latents: Tensor) -> None:
+        centred = latents - latents.mean(dim=0)
+        self._track(centred.mT @ centred / latents.shape[0], decay=0.0)
+        # The assignment matrix of the search is (n, K); a sample settles it to a percent.
+        sample = latents[:: max(1, latents.shape[0] // 2048)]
+        self.running_usage.fill_(1 / self.codebook_size)
+        critical = float(self.critical_temperature)
+        self._set_temperature(self.controller.first(sample, self.codebook, critical))
