@@ -179,7 +179,9 @@ class _Follower:
             tokens += part.numel() // self.codebook.dim if kept is None else kept.sum()
         # Of all processes, so that they start at the same step.
         tokens_everywhere = int(summed(tokens))
-        size = _latents_per_code(self.codebook, z) * max(level.codebook_size for level in self.codebook.codebooks)
+        size = _latents_per_code(self.codebook, z) * max(
+            level.codebook_size for level in self.codebook.codebooks
+        )
         wanted = LATENTS_PER_CODE if len(self.latents) < MOST_BATCHES else 1
         if tokens_everywhere < wanted * size:
             return

@@ -201,8 +201,17 @@ def test_a_number_is_no_schedule(kind):
         kind(0.5)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 0, -1, Schedule(0.5)])
 @pytest.mark.parametrize("kind", [DDCLCodebook, DDCLEMCodebook])
-def test_a_number_is_no_controller(kind, temperature):
-    with pytest.raises(TypeError, match=r"must be a controller, as Constant.*, got"):
-        kind(8, 16, temperature=temperature)
+class TestWhatATemperatureMayBe:
+    def test_a_number_is_codes_per_token(self, kind):
+        assert kind(8, 16, temperature=2).controller == CodesPerToken(Schedule(2.0))
+
+    @pytest.mark.parametrize("temperature", [0.5, 0, -1, math.nan])
+    def test_a_token_has_at_least_one_code(self, kind, temperature):
+        with pytest.raises(ValueError, match=r"positive|fewer than 1"):
+            kind(8, 16, temperature=temperature)
+
+    @pytest.mark.parametrize("temperature", [Schedule(0.5), True, "2", None])
+    def test_nothing_else_is_a_controller(self, kind, temperature):
+        with pytest.raises(TypeError, match=r"must be a number of codes per token, or a contr"):
+            kind(8, 16, temperature=temperature)
