@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
-from experiments.command import FOLDER, SETTINGS, Command
+from experiments.command import FOLDER, SETTINGS
+from training.config.cli import OneLineErrors
 
 CACHE = Path(tempfile.gettempdir()) / "softvq-embeddings"
 AT_LEAST_ONE = click.IntRange(1)
 
 
-@click.command(cls=Command, context_settings=SETTINGS)
+@click.command(cls=OneLineErrors, context_settings=SETTINGS)
 @click.option(
     "--data", "name", required=True, type=click.Choice(["sst2", "20news", "imdb"]),
     help="A corpus with classes.",

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from experiments.command import FOLDER, SETTINGS, Command
+from experiments.command import FOLDER, SETTINGS
+from training.config.cli import OneLineErrors
 
 LENGTHS = tuple(2**power for power in range(9, 16))
 COUNT = click.IntRange(1)
@@ -22,7 +23,7 @@ def main() -> None:
     """Measure what a readout costs, or how well it classifies sentences."""
 
 
-@main.command(cls=Command)
+@main.command(cls=OneLineErrors)
 @JSON
 @click.option("--seconds", type=click.FloatRange(0.01), default=1.5, help="Least time of a case.")
 @click.option("--quick", is_flag=True, help="Lengths of 512 and 4,096, half a second each.")
@@ -37,7 +38,7 @@ def cost(path: Path | None, seconds: float, quick: bool) -> None:
     finish(result, tables(result), path)
 
 
-@main.command(cls=Command)
+@main.command(cls=OneLineErrors)
 @JSON
 @click.option("--data", type=FOLDER, help="Folder with text/ and the encoder.")
 @click.option("--cache", type=FOLDER, default="runs/embeddings", help="Folder of embeddings.")

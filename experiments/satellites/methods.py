@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .network import INITIALISATIONS, ClusterNetwork, Epoch, Settings, fit
+from .network import INITIALISATIONS, ClusterNetwork, Settings, fit
 
 Rows = NDArray[np.float64]
 Assign = Callable[[Rows], NDArray[np.int64]]  # Clusters of (N, F) rows, fitted or not.
@@ -38,7 +38,7 @@ class Fit(NamedTuple):
     """
 
     assigns: dict[str, Assign]
-    history: Sequence[Epoch] = ()
+    history: Sequence[dict[str, Any]] = ()
 
     def own(self, rows: Rows) -> NDArray[np.int64]:
         """Assign rows in the candidate's own way."""

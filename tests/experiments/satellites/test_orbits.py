@@ -61,7 +61,7 @@ def test_odd_cells_of_the_table_are_read(read):
     orbits = read(as_table(rows))
     assert orbits.names == list("ABCDE")
     assert orbits.labels.tolist() == ["LEO", "LEO", "GEO", "Elliptical", "MEO"]
-    assert (orbits.rows, orbits.dropped, orbits.filled) == (5, {}, 1)
+    assert [orbits.description[key] for key in ("objects", "dropped", "filled")] == [5, {}, 1]
     assert orbits.elements[1].tolist() == [115.0, 1440, 1459, 0.00121, 52]
     assert orbits.elements[2].tolist() == [1436.1, 35778, 35793, 1.78e-4, 0.05]
     axis = EARTH_RADIUS + 20050
@@ -87,7 +87,7 @@ def test_odd_cells_of_the_table_are_read(read):
 def test_rows_that_cannot_be_used_are_dropped_and_counted(read, wrong, reason):
     orbits = read(as_table([row(), row("X", **wrong), row("Y", **wrong)]))
     assert orbits.names == ["A"]
-    assert (orbits.rows, orbits.dropped) == (3, {reason: 2})
+    assert (orbits.description["objects"], orbits.description["dropped"]) == (3, {reason: 2})
 
 
 def test_the_table_may_be_compressed_and_begin_with_a_byte_order_mark(read):
@@ -143,9 +143,9 @@ def test_missing_and_damaged_files_are_named(tmp_path, read):
 
 def test_the_real_table(shared):
     orbits = read_orbits(shared / "satellites" / "ucs_satellite_database.csv.xz")
-    assert orbits.rows == 7560
+    assert orbits.description["objects"] == 7560
     assert len(orbits.names) == len(orbits.labels) == len(orbits.elements)
-    assert sum(orbits.dropped.values()) < 0.01 * orbits.rows
+    assert sum(orbits.description["dropped"].values()) < 75
     counts = Counter(orbits.labels.tolist())
     assert set(counts) == {"LEO", "GEO", "MEO", "Elliptical"}
     assert counts["LEO"] > 6700

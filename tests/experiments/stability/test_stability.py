@@ -301,7 +301,7 @@ def test_an_interrupted_study_keeps_what_it_has(tmp_path, quick, monkeypatch):
         return real(*args, **options)
 
     monkeypatch.setattr(stability_study, "run_batch", interrupted)
-    assert stability(*SMALL_STUDY, "-o", tmp_path).exit_code == 1
+    assert stability(*SMALL_STUDY, "-o", tmp_path).exit_code == 130
     study = read(tmp_path)
     assert list(study["runs"]) == ["curve/L_q", "curve/L_q, near collapse"]
     assert len(study["boundaries"]) == 1
