@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from .study import Study
 from .vectors import Documents, LinearEncoder
 
 INITIALISATIONS = 10  # The best by its own criterion is kept.
@@ -19,23 +20,18 @@ Vectors = Callable[[Documents, LinearEncoder], Tensor]
 Model = Callable[[int, int], Any]
 
 
-def clusters(
-    baseline: tuple[Vectors, Model],
-    train: Documents,
-    others: list[Documents],
-    encoder: LinearEncoder,
-    codebook_size: int,
-    seed: int,
-) -> list[NDArray[np.int64]]:
-    """Fit a baseline on one split and cluster the others: (N,) for each."""
+def fit_baseline(
+    vectors: Vectors, model: Model, study: Study, seed: int
+) -> Callable[[Documents], NDArray[np.int64]]:
+    """Fit a baseline on the training split; return what gives documents their clusters, (N,)."""
     from sklearn.exceptions import ConvergenceWarning
 
-    vectors, model = baseline[0], baseline[1](codebook_size, seed)
+    fitted = model(study.codebook_size, seed)
     with warnings.catch_warnings():
         # One initialisation did not converge, or there are fewer vectors than clusters.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(vectors(train, encoder).numpy())
-    return [model.predict(vectors(split, encoder).numpy()) for split in others]
+        fitted.fit(vectors(study.splits["train"], study.encoder).numpy())
+    return lambda documents: fitted.predict(vectors(documents, study.encoder).numpy())
 
 
 def baselines() -> dict[str, tuple[Vectors, Model]]:

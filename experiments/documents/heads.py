@@ -45,11 +45,8 @@ def linear_head(
     Args:
         vectors: (N, F) for each of ``"train"``, ``"dev"`` and ``"test"``.
         labels: (N,) likewise.
-        strengths: The candidates. Of those with equal dev accuracy the strongest penalty is taken.
-
-    Raises:
-        KeyError: If a split is missing.
-        ValueError: If there is no candidate.
+        strengths: The candidates, at least one. Of those with equal dev accuracy the strongest
+            penalty is taken.
 
     Example:
         >>> x = np.arange(40.0)[:, None]
@@ -62,8 +59,6 @@ def linear_head(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    if not strengths:
-        raise ValueError("a linear head needs at least one penalty to choose, got none")
     vectors = {split: np.asarray(rows) for split, rows in vectors.items()}
     found = []
     for strength in sorted(strengths):

@@ -152,7 +152,7 @@ def read(data: Path | None, cache: Path, limit: int) -> dict[str, Split]:
     encoder = load_encoder(folder)
     return {
         name: Split(
-            embed(corpus.texts, encoder, cache, max_length=64, progress=name),
+            embed(corpus.texts, encoder, cache, max_length=64, title=name),
             torch.as_tensor(corpus.labels),
         )
         for name, corpus in corpora.items()

@@ -70,11 +70,12 @@ def methods(settings: Sequence[Settings]) -> dict[str, dict[str, Candidate]]:
         6
     """
     kinds, kmeans_any = ("full", "tied", "diag", "spherical"), partial(fit_kmeans, name=KMEANS_ANY)
-    alone = {one.name().rsplit(",", 1)[0]: one for one in reversed(settings)}
+    # Without a codebook, how prototypes learn makes no difference.
+    alone = {one.name().rsplit(",", 1)[0]: one for one in settings}
     return {
         DDCL: {one.name(): partial(fit_ddcl, settings=one) for one in settings},
         ON_RECONSTRUCTION: {
-            name: partial(fit_reconstruction, settings=alone[name]) for name in reversed(alone)
+            n: partial(fit_reconstruction, settings=one) for n, one in alone.items()
         },
         KMEANS: {"standardised": fit_kmeans, "whitened": partial(fit_kmeans, whiten=True)},
         MIXTURE: {kind: partial(fit_mixture, covariance=kind) for kind in kinds},
