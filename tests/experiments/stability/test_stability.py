@@ -75,20 +75,14 @@ def test_a_spread_codebook_on_frozen_latents_collapses_above_and_only_above(em):
 @given(st.integers(2, 9), st.integers(1, 5), st.floats(0.1, 10), st.integers(0, 99))
 def test_separation_is_scipys_pairwise_distance_over_the_deviation(count, dim, largest, seed):
     points = np.random.default_rng(seed).normal(size=(count, dim))
-    found = separation(torch.from_numpy(points), largest)
     expected = pdist(points) / math.sqrt(largest)
-    assert found.minimum == pytest.approx(expected.min(), abs=1e-8)
-    assert found.mean == pytest.approx(expected.mean(), abs=1e-8)
+    found = separation(torch.from_numpy(points), largest)
+    assert found[:2] == pytest.approx((expected.min(), expected.mean()), abs=1e-8)
 
 
 def test_distinct_prototypes_are_counted_once():
     points = torch.tensor([[0.0], [0.01], [1.0], [1.02], [0.04], [5.0]])
-    assert separation(points, 1.0).distinct == 3
-    assert separation(points, 200**2).distinct == 1
-    assert separation(points, 1e-6).distinct == 6
-    for wrong in [(torch.zeros(1, 2), 1.0), (torch.zeros(3, 2), 0.0)]:
-        with pytest.raises(ValueError, match="two prototypes and a positive variance"):
-            separation(*wrong)
+    assert [separation(points, largest)[2] for largest in (1.0, 200**2, 1e-6)] == [3, 1, 6]
 
 
 def test_hand_made_prototypes_are_judged_as_one_would():
@@ -199,8 +193,6 @@ def test_starts_are_what_they_are_called():
         model, x = build(Setting(0, 0.3, init=init), torch.float64)
         apart = measures(model.codebook, model(x)[0])["separation_mean"]
         assert low < apart < high, init
-    with pytest.raises(ValueError, match="init must be one of spread, near, kmeans, got 'far'"):
-        build(Setting(0, 0.3, init="far"), torch.float64)
     assert not torch.equal(mixture(0), mixture(1))
 
 
