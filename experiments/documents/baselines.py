@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
+
+from experiments.clustering import fitted
 
 from .study import Study
 from .vectors import Documents, LinearEncoder
@@ -24,14 +25,9 @@ def fit_baseline(
     vectors: Vectors, model: Model, study: Study, seed: int
 ) -> Callable[[Documents], NDArray[np.int64]]:
     """Fit a baseline on the training split; return what gives documents their clusters, (N,)."""
-    from sklearn.exceptions import ConvergenceWarning
-
-    fitted = model(study.codebook_size, seed)
-    with warnings.catch_warnings():
-        # One initialisation did not converge, or there are fewer vectors than clusters.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted.fit(vectors(study.splits["train"], study.encoder).numpy())
-    return lambda documents: fitted.predict(vectors(documents, study.encoder).numpy())
+    rows = vectors(study.splits["train"], study.encoder).numpy()
+    done = fitted(model(study.codebook_size, seed), rows)
+    return lambda documents: done.predict(vectors(documents, study.encoder).numpy())
 
 
 def baselines() -> dict[str, tuple[Vectors, Model]]:

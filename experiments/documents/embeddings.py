@@ -74,11 +74,9 @@ def embed(
         UserError: If there are no texts, or the encoder cannot take that many tokens.
     """
     _check(texts, encoder, max_length)
-    parts = []
-    with tqdm(total=len(texts), desc=title, unit="doc", disable=None) as bar:
-        for start in range(0, len(texts), CHUNK):
-            parts.append(_cached(texts[start : start + CHUNK], encoder, cache, max_length))
-            bar.update(len(parts[-1].lengths))
+    chunks = [texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
+    bar = tqdm(chunks, desc=title, unit=f"{CHUNK} documents", disable=None)
+    parts = [_cached(chunk, encoder, cache, max_length) for chunk in bar]
     return TokenEmbeddings(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 

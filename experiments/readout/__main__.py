@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from experiments.command import FOLDER, SETTINGS
+from training.checkpoint import check_target, write_text
 from training.config.cli import OneLineErrors
 
 LENGTHS = tuple(2**power for power in range(9, 16))
@@ -29,8 +30,6 @@ def main() -> None:
 @click.option("--quick", is_flag=True, help="Lengths of 512 and 4,096, half a second each.")
 def cost(path: Path | None, seconds: float, quick: bool) -> None:
     """Measure time and memory over the length of a document; ten minutes."""
-    from training.checkpoint import check_target
-
     from .cost import measure_all, tables
 
     check_target(path, "--json")
@@ -48,8 +47,6 @@ def cost(path: Path | None, seconds: float, quick: bool) -> None:
 @click.option("--workers", type=COUNT, default=2, help="Processes of one thread each.")
 def quality(path: Path | None, data: Path | None, cache: Path, limit: int, **budget: Any) -> None:
     """Tune, train and evaluate every readout on SST-2; half an hour."""
-    from training.checkpoint import check_target
-
     from .quality import compare_all, read, table
 
     check_target(path, "--json")
@@ -59,8 +56,6 @@ def quality(path: Path | None, data: Path | None, cache: Path, limit: int, **bud
 
 def finish(result: dict[str, Any], text: str, path: Path | None) -> None:
     """Print the tables, and write the figures where they are wanted."""
-    from training.checkpoint import write_text
-
     click.echo(text)
     if path:
         write_text(path, json.dumps(result) + "\n")

@@ -218,9 +218,7 @@ def evaluate(model: Classifier, split: Split) -> dict[str, float]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Write a row for each readout: means over seeds, and the deviation of the accuracy."""
-    runs = pd.DataFrame(
-        [{"readout": r["readout"], "lr": r["lr"]} | run for r in rows for run in r["runs"]]
-    )
+    runs = pd.json_normalize(rows, "runs", ["readout", "lr"])
     found = runs.groupby(["readout", "lr"], sort=False)
     means = found.mean().drop(columns="identity_residual")
     means.insert(1, "deviation", found["accuracy"].std())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from experiments.clustering import fitted
 
 from .network import INITIALISATIONS, ClusterNetwork, Settings, fit
 
@@ -86,15 +87,13 @@ def methods(settings: Sequence[Settings]) -> dict[str, dict[str, Candidate]]:
 
 def fit_ddcl(x: Rows, codebook_size: int, seed: int, settings: Settings) -> Fit:
     """Fit DDCL, and k-means on its latents; keep its prototypes before they were placed anew."""
-    fitted = fit(as_tensor(x), codebook_size, settings, seed)
-    network, hot = fitted.network, fitted.hot
-    assert hot is not None
+    network, hot, history = fit(as_tensor(x), codebook_size, settings, seed)
     assigns: dict[str, Assign] = {
         DDCL: lambda rows: network.clusters(as_tensor(rows)).numpy(),
         HOT: lambda rows: hot.clusters(as_tensor(rows)).numpy(),
         ON_DDCL: kmeans_on_latents(x, network, codebook_size, seed),
     }
-    return Fit(assigns, fitted.history)
+    return Fit(assigns, history)
 
 
 def fit_reconstruction(x: Rows, codebook_size: int, seed: int, settings: Settings) -> Fit:
@@ -135,15 +134,10 @@ def fit_kmeans(
 
 def fit_mixture(x: Rows, codebook_size: int, seed: int, covariance: str) -> Fit:
     """Fit a Gaussian mixture by EM, the best of several initialisations by likelihood."""
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
     options = {"covariance_type": covariance, "n_init": INITIALISATIONS, "random_state": seed}
-    with warnings.catch_warnings():
-        # Any initialisation may fail to converge; the best is kept whether or not it is the one.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model = GaussianMixture(codebook_size, **options).fit(x)
-    return Fit({MIXTURE: model.predict})
+    return Fit({MIXTURE: fitted(GaussianMixture(codebook_size, **options), x).predict})
 
 
 def fit_trivial(x: Rows, codebook_size: int, seed: int) -> Fit:

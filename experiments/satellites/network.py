@@ -123,12 +123,12 @@ class Fitted(NamedTuple):
 
     Attributes:
         network: The network after the cold stage.
-        hot: The network as it was after the hot stage, None where the codebook was left out.
+        hot: The network as it was after the hot stage; the same where the codebook was left out.
         history: What :func:`measured` returns after each epoch with a codebook.
     """
 
     network: ClusterNetwork
-    hot: ClusterNetwork | None
+    hot: ClusterNetwork
     history: list[dict[str, Any]]
 
 
@@ -176,7 +176,7 @@ def fit(
         for _ in range(epochs):
             train_epoch(network, x, optimizer, use_codebook=False)
         if not use_codebook:
-            return Fitted(network, None, [])
+            return Fitted(network, network, [])
         history = train_stage(network, x, "hot", seed)
         hot = copy.deepcopy(network)
         history += train_stage(network, x, "cold", seed)

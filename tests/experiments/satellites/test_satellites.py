@@ -102,7 +102,7 @@ def test_without_a_codebook_reconstruction_alone_is_trained_as_long(monkeypatch)
 
     monkeypatch.setattr(network_module, "train_epoch", counted)
     fitted = fit(blobs(64)[0], 3, QUICK, seed=0, use_codebook=False)
-    assert (fitted.hot, fitted.history) == (None, [])
+    assert (fitted.hot, fitted.history) == (fitted.network, [])
     alone, epochs[:] = list(epochs), []
     fit(blobs(64)[0], 3, QUICK, seed=0)
     assert alone == [False] * 7
