@@ -84,7 +84,8 @@ def head(study: Study, name: str, vectors: list[dict[str, Tensor]]) -> dict[str,
     """Return a row of accuracies, for each of the fits that made the vectors of all splits."""
     labels = {split: corpus.labels for split, corpus in study.data.splits.items()}
     dev, test, strength = zip(*(linear_head(one, labels) for one in vectors), strict=True)
-    row = {"vectors": name, "features": vectors[0]["train"].shape[1], "strength": list(strength)}
+    features = vectors[0]["train"].shape[1]
+    row: dict[str, Any] = {"vectors": name, "features": features, "strength": list(strength)}
     row |= {"dev": over_seeds(dev), "test": over_seeds(test)}
     study.say(f"head on {name}: {row['test']['mean']:.3f}")
     return row

@@ -39,7 +39,7 @@ def test_an_article_loses_header_quotation_and_footer_on_one_line_too():
 
 
 def test_empty_articles_are_dropped_and_counted(tmp_path):
-    quotation = {"split": "test", "group": "sea", "id": "9", "text": "From: a\n\n> only old"}
+    quotation = {"split": "test", "group": "sea", "text": "From: a\n\n> only old"}
     data = load_text("20news", write_20news(tmp_path, count=3, extra=[quotation] * 2))
     assert data.classes == ("kitchen", "sea", "stars")
     assert data.splits["train"].dropped == 0
