@@ -194,7 +194,7 @@ def _controller(config: dict[str, Any]) -> Any:
     return CONTROLLERS[config["temperature_mode"]](schedule)
 
 
-# The one table of quantizers: training/config/quantizers.py reads names, options and help texts from it.
+# The one table of quantizers: training/config/quantizers.py reads names and options from it.
 QUANTIZERS: dict[str, Callable[..., Codebook]] = {
     "ddcl-em": DDCLEMCodebook,
     "ddcl": DDCLCodebook,

@@ -15,7 +15,7 @@ from .optim import two_timescale_groups
 from .plotting import usage_curve, usage_heat_map
 from .utilization import Utilization, UtilizationTracker, perplexity_of
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "Codebook",

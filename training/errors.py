@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
 
 class UserError(Exception):
     """A wrong call: says what was given, what was expected and what to do."""
@@ -25,3 +30,11 @@ class DatasetError(UserError):
 
 class DivergedError(UserError):
     """A run whose loss, latents or prototypes are no longer finite numbers."""
+
+    @classmethod
+    def of(cls, trainer: Trainer, what: str) -> DivergedError:
+        """The error of a run, that says in which step it happened and what to do."""
+        return cls(
+            f"{what} at step {trainer.step + 1}; lower --lr, or use --precision fp32; "
+            f"checkpoints in {trainer.folder}, if there are any, are of before"
+        )

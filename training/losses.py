@@ -1,4 +1,4 @@
-"""The loss of a training step with the terms it is made of; LPIPS, the perceptual distance."""
+"""LPIPS, the perceptual distance, as a loss and as a measure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from models import ImageTokenizerOutput
-from softvq import CodebookOutput, StackOutput
 
 from .config.sections import OptimizerConfig
 from .weights import WeightsError, fetch_weights, fill, read_weights
@@ -27,77 +24,36 @@ _SMALLEST = {"squeeze": 17, "alex": 31, "vgg": 16}
 OPTION = "--lpips-weights"
 
 
-class TrainingLoss:
-    """The loss of a batch: error of the reconstruction, loss of the codes, and LPIPS.
+def data_variance(images: Tensor) -> float:
+    """Mean variance of the channels, the unit of a run's losses.
 
-    The error is counted in units of the data's variance, so that a weight means the same for all
-    data.
+    A weight then means the same for all data.
+
+    Args:
+        images: uint8 (N, C, H, W).
+
+    Returns:
+        A number of at least 1e-6, since images of one flat colour have no variance.
+    """
+    return max(float(images.float().div(255).var(dim=(0, 2, 3)).mean()), 1e-6)
+
+
+def perceptual_loss(options: OptimizerConfig, images: Tensor) -> PerceptualDistance | None:
+    """LPIPS where a run wants it in its loss, else None.
 
     Args:
         options: The weight of LPIPS, its net, and the file of its weights.
-        images: uint8 (N, C, H, W), the training images, on the device of training.
+        images: uint8 (N, C, H, W), at least one training image, on the device of training.
 
     Raises:
-        WeightsError: If LPIPS is wanted and its weights cannot be had, or the images are too small.
-
-    Example:
-        >>> import torch
-        >>> from training.config import TrainConfig
-        >>> from models import build_model
-        >>> model = build_model({"hidden_channels": 8, "residual_channels": 8, "codebook_size": 16})
-        >>> images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
-        >>> terms = TrainingLoss(TrainConfig().optimizer, images)(model(images / 255), images / 255)
-        >>> sorted(terms)[:3], sorted(terms)[-2:]
-        (['0/entropy', '0/loss_ols', '0/loss_q'], ['loss', 'mse_soft'])
+        WeightsError: If its weights cannot be had, or the images are too small for it.
     """
-
-    def __init__(self, options: OptimizerConfig, images: Tensor) -> None:
-        variance = float(images.cpu().float().div(255).var(dim=(0, 2, 3)).mean())
-        self.data_variance = max(variance, 1e-6)  # images of one flat colour have none
-        self.perceptual: PerceptualDistance | None = None
-        self.perceptual_weight = options.perceptual_weight
-        if options.perceptual_weight:
-            weights = Path(options.lpips_weights) if options.lpips_weights else None
-            self.perceptual = PerceptualDistance(options.lpips, weights).to(images.device)
-            self.perceptual(*[images[:1].float() / 255] * 2)  # too small images are told now
-
-    def __call__(self, output: ImageTokenizerOutput, images: Tensor) -> dict[str, Tensor]:
-        """Terms of a batch.
-
-        Args:
-            output: What the model made of the images.
-            images: (B, C, H, W) in [0, 1].
-
-        Returns:
-            Scalars: first ``loss``, which is what to minimise; then ``mse_soft``, ``lpips`` if it
-            is wanted, and the terms of :func:`code_figures`.
-        """
-        recon = output.recon.float()
-        terms = {"mse_soft": F.mse_loss(recon, images)}
-        loss = terms["mse_soft"] / self.data_variance + output.code.loss
-        if self.perceptual is not None:
-            terms["lpips"] = self.perceptual(recon.clamp(0, 1), images).mean()
-            loss = loss + self.perceptual_weight * terms["lpips"]
-        return {"loss": loss, **terms, **code_figures(output.code)}
-
-
-def code_figures(code: CodebookOutput | StackOutput) -> dict[str, Tensor]:
-    """What codebooks' outputs say, as means that may be averaged over equal batches.
-
-    Args:
-        code: The output of a codebook or a stack.
-
-    Returns:
-        ``"<level>/<name>"``, scalars; :func:`training.metrics.finish_code_figures` takes their
-        means. Each is weighted by the share of tokens that the level saw, ``"<level>/weight"``.
-    """
-    figures = {}
-    for number, out in enumerate(code.levels):
-        weight = (out.indices >= 0).float().mean()
-        figures[f"{number}/weight"] = weight
-        for name, value in {**out.losses, "entropy": out.codes_per_token.log()}.items():
-            figures[f"{number}/{name}"] = value.detach() * weight
-    return figures
+    if not options.perceptual_weight:
+        return None
+    weights = Path(options.lpips_weights) if options.lpips_weights else None
+    distance = PerceptualDistance(options.lpips, weights).to(images.device)
+    distance(*[images[:1].float() / 255] * 2)  # too small images are told now
+    return distance
 
 
 class PerceptualDistance(nn.Module):

@@ -18,7 +18,6 @@ from softvq.functional import widest_dtype
 
 from .data.feed import to_float
 from .distributed import rank, sum_over_processes, world_size
-from .losses import code_figures
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -90,7 +89,7 @@ def evaluate_split(
             more = {k: decode(batch, tokens) for k, decode in (decoders or {}).items() if tokens}
             for observe in observers:
                 observe(batch, code, recons | more)
-            terms = {name: value * len(batch) for name, value in code_figures(code).items()}
+            terms = {name: value * len(batch) for name, value in code.log_terms().items()}
             terms |= _named_sums(image_sums, recons, batch) | _named_sums(decoder_sums, more, batch)
             sums.update({name: float(value) for name, value in terms.items()})
     means = {name: value / len(images) for name, value in sum_over_processes(dict(sums)).items()}
@@ -130,10 +129,10 @@ def trackers_of(model: ImageTokenizer) -> list[UtilizationTracker]:
 def finish_code_figures(
     means: dict[str, float], trackers: list[UtilizationTracker], model: ImageTokenizer
 ) -> dict[str, Any]:
-    """Means of :func:`code_figures`, entropies turned into codes, with usage and temperatures.
+    """Means of ``log_terms``, entropies turned into codes, with usage and temperatures.
 
     Args:
-        means: Those of :func:`code_figures`, and others, which are kept.
+        means: Those of :meth:`softvq.CodebookOutput.log_terms`, and others, which are kept.
         trackers: One for each level, which has counted its indices.
         model: The model, for the temperatures.
 

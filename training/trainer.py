@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim.lr_scheduler import LambdaLR
 
 from models import ImageTokenizer, ImageTokenizerOutput
@@ -25,7 +26,7 @@ from .data.feed import ImageFeed
 from .data.splits import ImageSplits
 from .distributed import any_process, choose_device, mean_over_processes, rank, world_size
 from .errors import DivergedError, UserError
-from .losses import TrainingLoss
+from .losses import data_variance, perceptual_loss
 from .metrics import epoch_lines, trackers_of
 from .state import begin_run, resumed_model_config, save_run
 
@@ -77,15 +78,14 @@ class Trainer:
         groups = two_timescale_groups(self.model, options.lr, config.timescale_ratio)
         self.optimizer = torch.optim.Adam(groups, fused=self.device.type != "mps")
         self.trackers = trackers_of(self.model)
-        self.loss_terms = TrainingLoss(options, images)
+        self.data_variance = data_variance(splits.train)
+        self.perceptual = perceptual_loss(options, images)
         self.step, self.best, self.seconds = 0, math.inf, 0.0
         self.loss, self.sums = math.nan, dict[str, float]()
         self.signal: int | None = None
         begin_run(self, state)
         self.schedule = LambdaLR(self.optimizer, self._lr_factor, last_epoch=self.step - 1)
-        self.forward_model: nn.Module = self.model
-        if self.processes > 1:
-            self.forward_model = DistributedDataParallel(self.model)
+        self.forward_model: nn.Module = DDP(self.model) if self.processes > 1 else self.model
         if config.run.compile:
             self.forward_model = torch.compile(self.forward_model)  # type: ignore[assignment]
 
@@ -144,22 +144,28 @@ class Trainer:
         bf16 = self.config.run.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             output: ImageTokenizerOutput = self.forward_model(images)
-        terms = self.loss_terms(output, images)
+        recon = output.recon.float()
+        terms = {"mse_soft": F.mse_loss(recon, images), **output.code.log_terms()}
+        loss = terms["mse_soft"] / self.data_variance + output.code.loss
+        if self.perceptual is not None:
+            terms["lpips"] = self.perceptual(recon.clamp(0, 1), images).mean()
+            loss = loss + self.config.optimizer.perceptual_weight * terms["lpips"]
         # One transfer for all figures, since each would wait for the device.
+        terms = {"loss": loss, **terms}
         values = torch.stack([term.detach().float() for term in terms.values()]).tolist()
         if self.processes > 1:
             values = mean_over_processes(values, self.device)
         self.loss = values[0]
         if not math.isfinite(self.loss):
-            raise self._diverged(f"the loss became {self.loss}")
+            raise DivergedError.of(self, f"the loss became {self.loss}")
         self.optimizer.zero_grad(set_to_none=True)
-        terms["loss"].backward()
+        loss.backward()
         self.optimizer.step()
         self.schedule.step()
         try:
             self.model.after_step(output.code)
         except (FloatingPointError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
-            raise self._diverged("latents or prototypes overflowed") from error
+            raise DivergedError.of(self, "latents or prototypes overflowed") from error
         for tracker, level in zip(self.trackers, output.code.levels, strict=True):
             tracker.update(level.indices)
         self.step += 1
@@ -171,9 +177,3 @@ class Trainer:
         if self.config.optimizer.lr_schedule == "constant":
             return 1.0
         return (1 + math.cos(math.pi * step / self.total_steps)) / 2
-
-    def _diverged(self, what: str) -> DivergedError:
-        return DivergedError(
-            f"{what} at step {self.step + 1}; lower --lr, or use --precision fp32; "
-            f"checkpoints in {self.folder}, if there are any, are of before"
-        )

@@ -112,6 +112,7 @@ class Triple:
     quantized: Tensor
     indices: Tensor | list[Tensor]
     loss: Tensor
+    levels: tuple[CodebookOutput, ...]
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.quantized, self.indices, self.loss))
@@ -121,6 +122,27 @@ class Triple:
 
     def __getitem__(self, item: int) -> Any:
         return (self.quantized, self.indices, self.loss)[item]
+
+    def log_terms(self) -> dict[str, Tensor]:
+        """What to log of a batch: means that may be averaged over batches of equal size.
+
+        Returns:
+            Detached scalars named ``"<level>/<name>"``, the first level being 0: each of the
+            level's ``losses`` and the mean ``entropy`` of its assignments in nats, both times the
+            share of tokens that the level saw, which is ``"<level>/weight"``.
+
+        Example:
+            >>> from softvq import VQEMACodebook
+            >>> sorted(VQEMACodebook(4, 8)(torch.randn(5, 4)).log_terms())[:2]
+            ['0/codebook_loss', '0/commitment_loss']
+        """
+        terms = {}
+        for number, out in enumerate(self.levels):
+            weight = (out.indices >= 0).float().mean()
+            terms[f"{number}/weight"] = weight
+            for name, value in {**out.losses, "entropy": out.codes_per_token.log()}.items():
+                terms[f"{number}/{name}"] = value.detach() * weight
+        return terms
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +181,7 @@ class CodebookOutput(Triple):
     latents: Tensor
 
     @property
-    def levels(self) -> tuple[CodebookOutput, ...]:
+    def levels(self) -> tuple[CodebookOutput, ...]:  # type: ignore[override]
         """Itself alone, so that one level reads like several."""
         return (self,)
 

@@ -1,4 +1,4 @@
-"""The python blocks of the documentation run as they are printed."""
+"""The documentation: python blocks run as they are printed, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from eval.__main__ import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -27,3 +29,24 @@ def test_there_are_blocks():
 def test_a_block_runs(block):
     torch.manual_seed(0)
     exec(compile(block, "block", "exec"), {"__name__": "block"})
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+PAGES += (ROOT / "experiments").glob("*/README.md")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8"))
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("module", ["eval", "experiments"])
+def test_every_command_that_the_readme_shows_exists(module):
+    text = (ROOT / "README.md").read_text("utf-8")
+    for name in re.findall(rf"python -m {module}[. ](\w+)", text):
+        if module == "eval":
+            assert name in COMMANDS
+        else:
+            assert (ROOT / module / name / "__main__.py").exists()

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from models import VQVAE2, build_model
 from models.build import QUANTIZERS
-from training.losses import code_figures
 from training.metrics import finish_code_figures, trackers_of
 
 # Two of vector-quantize-pytorch need powers of two, which not all of these levels are.
@@ -152,7 +151,7 @@ def test_figures_of_a_level_are_of_the_items_it_saw():
     for seed, batch in enumerate(batches):
         torch.manual_seed(seed)
         code = model(batch).code
-        for name, value in code_figures(code).items():
+        for name, value in code.log_terms().items():
             sums[name] = sums.get(name, 0.0) + float(value) / len(batches)
         kept = int((code.levels[1].indices >= 0).sum())
         seen += float(code.levels[1].losses["loss_q"].detach()) * kept
