@@ -238,6 +238,8 @@ class Codebook(Pretrained):
         Raises:
             ValueError: If there are fewer latents than prototypes, or some are not finite.
         """
+        if not self.has_tokens:
+            return  # no prototypes to place
         parts = [self._flatten(part, m) for part, m in with_masks(latents, mask)]
         kept = [(z if m is None else z[m]).to(self.codebook.dtype) for z, m in parts]
         flat = gathered(torch.cat(kept))  # (M, D)
