@@ -207,25 +207,26 @@ def test_wrong_constructions_are_refused(levels, options, words):
         CodebookStack([VQCodebook(4, 3)] * 2)
 
 
-def test_wrong_calls_are_refused():
-    flat, pyramid = stack_of(VQCodebook, VQCodebook), stack_of(VQCodebook, VQCodebook, pools=[2, 1])
-    with pytest.raises(ValueError, match="at least 3 axes"):
-        pyramid(torch.randn(5, DIM))
-    with pytest.raises(ValueError, match="D = dim = 4"):
-        flat(torch.randn(5, 3))
-    with pytest.raises(TypeError, match="floating point"):
-        flat(torch.zeros(5, DIM, dtype=torch.int64))
-    with pytest.raises(TypeError, match="mask must be bool"):
-        flat(torch.randn(5, DIM), torch.ones(5))
-    with pytest.raises(ValueError, match="mask must be bool"):
-        flat(torch.randn(5, DIM), torch.ones(4, dtype=torch.bool))
-    with pytest.raises(ValueError, match="give a list"):
-        pyramid.decode(torch.zeros(2, 4, 4, 2, dtype=torch.int64))
-    with pytest.raises(ValueError, match="1 to 2 levels"):
-        flat.decode(torch.zeros(2, 4, 3, dtype=torch.int64))
-    with pytest.raises(ValueError, match="1 to 2 levels"):
-        pyramid.decode([])
-    with pytest.raises(ValueError, match="grid of shape"):
-        pyramid.decode([torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, 9, dtype=torch.int64)])
-    with pytest.raises(IndexError, match="indices must lie in"):
-        flat.decode(torch.full((2, 4, 2), 9))
+def zeros(*shape, value=0):
+    return torch.full(shape, value, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "call"),
+    [
+        (ValueError, "at least 3 axes", lambda _, pyramid: pyramid(torch.randn(5, DIM))),
+        (ValueError, "D = dim = 4", lambda flat, _: flat(torch.randn(5, 3))),
+        (TypeError, "floating point", lambda flat, _: flat(zeros(5, DIM))),
+        (TypeError, "mask must be bool", lambda flat, _: flat(torch.randn(5, DIM), torch.ones(5))),
+        (ValueError, "mask must", lambda flat, _: flat(torch.randn(5, DIM), zeros(4) == 0)),
+        (ValueError, "give a list", lambda _, pyramid: pyramid.decode(zeros(2, 4, 4, 2))),
+        (ValueError, "1 to 2 levels", lambda flat, _: flat.decode(zeros(2, 4, 3))),
+        (ValueError, "1 to 2 levels", lambda _, pyramid: pyramid.decode([])),
+        (ValueError, "grid of", lambda _, pyramid: pyramid.decode([zeros(2, 2), zeros(2, 9)])),
+        (IndexError, "indices must lie in", lambda flat, _: flat.decode(zeros(2, 4, 2, value=9))),
+    ],
+)
+def test_wrong_calls_are_refused(kind, message, call):
+    stacks = [stack_of(VQCodebook, VQCodebook, pools=pools) for pools in ([1, 1], [2, 1])]
+    with pytest.raises(kind, match=message):
+        call(*stacks)

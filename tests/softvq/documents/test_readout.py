@@ -253,31 +253,30 @@ def test_explain_names_shares_and_tokens():
     assert len(readout.explain(tokens, words, top=99)[0].tokens) == len(words)
 
 
-def test_wrong_calls_are_refused():
-    readout = readout_of()
-    tokens, mask = documents()
-    with pytest.raises(TypeError, match="VQCodebook"):
-        DDCLReadout(VQCodebook(DIM, SIZE))
-    with pytest.raises(ValueError, match="channel_first"):
-        DDCLReadout(DDCLCodebook(DIM, SIZE, channel_first=True))
-    with pytest.raises(ValueError, match=r"\(B, T, D\).*tokens\[None\]"):
-        readout(tokens[0])
-    with pytest.raises(ValueError, match="at least one token"):
-        readout(tokens[:, :0])
-    with pytest.raises(ValueError, match=f"dim = {DIM}"):
-        readout(tokens[..., :3])
-    with pytest.raises(ValueError, match="mask"):
-        readout(tokens, mask[:, :2])
-    with pytest.raises(TypeError, match="bool"):
-        readout(tokens, mask.long())
-    with pytest.raises(TypeError, match="floating"):
-        readout(tokens.long())
-    with pytest.raises(ValueError, match="a word for each of the 9 tokens, got 2"):
-        readout.explain(tokens[0], ["two", "words"])
-    with pytest.raises(ValueError, match=r"\(T, D\)"):
-        readout.explain(tokens, ["w"] * 9)
-    with pytest.raises(ValueError, match="top"):
-        readout.explain(tokens[0], ["w"] * 9, top=0)
+TOKENS, MASK = documents()
+WRONG = [
+    (TypeError, "VQCodebook", lambda _: DDCLReadout(VQCodebook(DIM, SIZE))),
+    (ValueError, "channel_f", lambda _: DDCLReadout(DDCLCodebook(DIM, SIZE, channel_first=True))),
+    (ValueError, r"\(B, T, D\).*tokens\[None\]", lambda readout: readout(TOKENS[0])),
+    (ValueError, "at least one token", lambda readout: readout(TOKENS[:, :0])),
+    (ValueError, f"dim = {DIM}", lambda readout: readout(TOKENS[..., :3])),
+    (ValueError, "mask", lambda readout: readout(TOKENS, MASK[:, :2])),
+    (TypeError, "bool", lambda readout: readout(TOKENS, MASK.long())),
+    (TypeError, "floating", lambda readout: readout(TOKENS.long())),
+    (
+        ValueError,
+        "a word for each of the 9 tokens, got 2",
+        lambda readout: readout.explain(TOKENS[0], ["two", "words"]),
+    ),
+    (ValueError, r"\(T, D\)", lambda readout: readout.explain(TOKENS, ["w"] * 9)),
+    (ValueError, "top", lambda readout: readout.explain(TOKENS[0], ["w"] * 9, top=0)),
+]
+
+
+@pytest.mark.parametrize(("kind", "message", "call"), WRONG)
+def test_wrong_calls_are_refused(kind, message, call):
+    with pytest.raises(kind, match=message):
+        call(readout_of())
 
 
 def test_the_mean_at_a_prototype_of_little_mass_lies_among_the_tokens():
