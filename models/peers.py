@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from softvq import Codebook, CodebookOutput, CodebookStack, StackOutput
 from softvq.functional import pool, unpool
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class PeerCodebook(Codebook):
@@ -51,24 +54,30 @@ class PeerCodebook(Codebook):
             device = next((t.device for t in self.module.state_dict().values()), None)
             return self._codes_of(torch.arange(self.codebook_size, device=device)[None])[0].detach()
 
-    def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> CodebookOutput:
-        """Quantise as the library does; ``hard`` changes nothing, and masks are refused."""
+    def _quantize(
+        self, latents: Tensor, codebook: Tensor, mask: Tensor | None, hard: bool
+    ) -> CodebookOutput:
+        kept = latents if mask is None else latents[mask]  # (M, D)
+        codes, chosen, *rest = self.module(kept[None])  # (1, M, D), (1, M)
+        quantized, indices = codes[0], chosen[0].long()
+        distance = (kept.detach() - quantized.detach()).square().mean()
+        counts = torch.bincount(indices, minlength=self.codebook_size)
         if mask is not None:
-            raise ValueError("quantizers of vector-quantize-pytorch are compared without masks")
-        flat, _ = self._flatten(z)
-        quantized, indices, *rest = self.module(flat[None])  # (1, N, D), (1, N)
-        loss = rest[0].sum() if rest else flat.new_zeros(())
-        distance = (flat.detach() - quantized[0].detach()).square().mean()
-        counts = torch.bincount(indices.flatten(), minlength=self.codebook_size)
+            quantized = torch.zeros_like(latents).masked_scatter(mask[:, None], quantized)
+            indices = mask.long().masked_scatter(mask, indices)
         return CodebookOutput(
-            quantized=self._restore(quantized[0], z),
-            indices=self._indices_like(indices[0].long(), z),
-            loss=loss,
+            quantized=quantized,
+            indices=indices,
+            loss=rest[0].sum() if rest else kept.new_zeros(()),
             losses={"loss_q": distance, "loss_ols": distance, "variance": distance * 0},
             codes_per_token=torch.ones_like(distance),
             usage=counts / counts.sum().clamp_min(1),
-            latents=flat.detach(),
+            latents=latents.detach(),
         )
+
+    def _routed(self, quantized: Tensor, latents: Tensor) -> Tensor:
+        """The library's own gradient, which may be rotated."""
+        return quantized
 
     @torch.no_grad()
     def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -80,18 +89,22 @@ class PeerCodebook(Codebook):
         return indices
 
     def freeze(self) -> None:
-        """Not for these, which move their state in ``forward``.
+        """Stop the quantizer's state from changing: it stays in eval mode from now on."""
+        self.module.requires_grad_(False).eval()
+        self.frozen = True
 
-        Raises:
-            TypeError: Always.
-        """
-        raise TypeError("quantizers of vector-quantize-pytorch are not frozen here: use eval()")
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of the codebook; a frozen quantizer stays in eval mode."""
+        super().train(mode)
+        if self.frozen:
+            self.module.eval()
+        return self
 
     def initialize(
         self,
         latents: Tensor | Iterable[Tensor],
         *,
-        mask: Tensor | Iterable[Tensor] | None = None,
+        mask: Tensor | Iterable[Tensor | None] | None = None,
         seed: int = 0,
         iterations: int = 10,
     ) -> None:
@@ -113,19 +126,14 @@ class PeerStack(CodebookStack):
     """
 
     def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> StackOutput:
-        """Quantise level by level; ``hard`` changes nothing, and masks are refused."""
+        """Quantise level by level; ``hard`` changes nothing."""
         residual, mask = self._grid(z, mask)
         total, outs = torch.zeros_like(residual), []
         for level, factor in zip(self.codebooks, self.pools, strict=True):
-            outs.append(level(pool(residual, factor, mask)[0], mask))
+            outs.append(level(*pool(residual, factor, mask)))
             code = unpool(outs[-1].quantized, factor, residual.shape[1:-1])
             residual, total = residual - code.detach(), total + code
-        return StackOutput(
-            quantized=self._in_layout(total).to(z.dtype),
-            indices=self._joined([out.indices for out in outs]),
-            loss=torch.stack([out.loss for out in outs]).sum(),
-            levels=tuple(outs),
-        )
+        return self._output(total, outs, z, mask)
 
 
 def peer(name: str, dim: int, codebook_size: int, channel_first: bool = True) -> PeerCodebook:

@@ -11,7 +11,8 @@ class SharedScaleNorm(nn.BatchNorm2d):
 
     Where each channel has a scale of its own, all weigh the same in the distance to a prototype,
     and an encoder that needs fewer of them can only repeat itself. With one scale it keeps the
-    proportions that it gives them. docs/recipe.md has what either does to soft and hard codebooks.
+    proportions that it gives them. experiments/tokens/README.md has what either does to soft and
+    hard codebooks.
 
     State, momentum and modes are those of :class:`torch.nn.BatchNorm2d`; ``running_var`` holds the
     one variance, C times.

@@ -61,13 +61,12 @@ class VQVAE(ImageTokenizer):
     @property
     def levels(self) -> tuple[Codebook, ...]:
         """The codebook, or those of the stack."""
-        codebook = self.codebook
-        return codebook.codebooks if isinstance(codebook, CodebookStack) else (codebook,)
+        return self.codebook.codebooks
 
     @property
     def pools(self) -> tuple[int, ...]:
         """Pooling factor of each level."""
-        return self.codebook.pools if isinstance(self.codebook, CodebookStack) else (1,)
+        return self.codebook.pools
 
     def grids(self, height: int, width: int) -> list[tuple[int, int]]:
         """See :meth:`ImageTokenizer.grids`."""
@@ -113,10 +112,8 @@ class VQVAE(ImageTokenizer):
 
     def decode_codes(self, codes: Sequence[Tensor], size: tuple[int, int] | None = None) -> Tensor:
         """Images from the vectors of the levels; see :meth:`ImageTokenizer.decode_codes`."""
-        if isinstance(self.codebook, CodebookStack):
-            grid = None if size is None else (size[0] // self.stride, size[1] // self.stride)
-            return self.decode(self.codebook.combine(codes, grid))
-        return self.decode(codes[0].movedim(-1, 1))
+        grid = None if size is None else (size[0] // self.stride, size[1] // self.stride)
+        return self.decode(self.codebook.combine(codes, grid))
 
 
 def check_sides(images: Tensor, stride: int) -> None:

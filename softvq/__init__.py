@@ -2,10 +2,16 @@
 
 from .codebooks.codebook import Codebook
 from .codebooks.ddcl import DDCLCodebook, DDCLEMCodebook
-from .codebooks.interface import CodebookOutput, StackOutput, after_step_of
+from .codebooks.interface import BatchStatistics, CodebookOutput, StackOutput, after_step_of
 from .codebooks.soft import SoftCodebook
 from .codebooks.stack import CodebookStack
-from .codebooks.temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
+from .codebooks.temperature import (
+    CodesPerToken,
+    ConstantTemperature,
+    CriticalFraction,
+    Schedule,
+    TemperatureController,
+)
 from .codebooks.vq import VQCodebook, VQEMACodebook
 from .documents.compressor import DocumentCompressor
 from .documents.proportions import assignments, checked_documents, mean_token, proportions
@@ -18,6 +24,7 @@ from .utilization import Utilization, UtilizationTracker, perplexity_of
 __version__ = "0.2.0.dev0"
 
 __all__ = [
+    "BatchStatistics",
     "Codebook",
     "CodebookOutput",
     "CodebookStack",
@@ -32,6 +39,7 @@ __all__ = [
     "Schedule",
     "SoftCodebook",
     "StackOutput",
+    "TemperatureController",
     "Utilization",
     "UtilizationTracker",
     "VQCodebook",

@@ -89,15 +89,15 @@ def _attend_blocks(
     """The fields of a soft code but ``usage_kl``, the last being ``loss_q``; ``usage`` is (K,)."""
     (query, key), values = operands(z, codebook, temperature), moments(codebook)
     key = key.mT.contiguous()  # (D + 2, K), the layout that products are fastest with
-    usage, nearest = z.new_zeros(codebook.shape[0]), torch.empty_like(weights, dtype=torch.int64)
-    whole = [torch.empty_like(z), *(torch.empty_like(weights) for _ in range(2)), nearest]
-    whole += [torch.empty_like(weights) for _ in range(2)]
+    quantized, usage = torch.empty_like(z), z.new_zeros(codebook.shape[0])
+    nearest = torch.empty_like(weights, dtype=torch.int64)
+    loss_ols, variance, entropy, logit = (torch.empty_like(weights) for _ in range(4))
+    whole = [quantized, loss_ols, variance, nearest, entropy, logit]
     for rows, *out in blocks(z, codebook):
         q, *parts = soft_block(query[rows], key, values, z[rows], out)
         usage.addmv_(q.mT, weights[rows])
         for all_rows, part in zip(whole, parts, strict=True):
             all_rows[rows] = part
-    quantized, loss_ols, variance, nearest, entropy, logit = whole
     distance = logit.mul_(-temperature).clamp_min_(0)
     return quantized, loss_ols, variance, usage, nearest, entropy, distance
 
@@ -163,29 +163,16 @@ def _attend_backward(
 
 
 @_attend.register_fake
-def _attend_fake(
-    z: Tensor, codebook: Tensor, temperature: Tensor, weights: Tensor
-) -> tuple[Tensor, ...]:
-    per_token = [torch.empty_like(weights) for _ in range(4)]
-    return (
-        torch.empty_like(z),
-        *per_token[:2],
-        z.new_empty(codebook.shape[0]),
-        torch.empty_like(weights, dtype=torch.int64),
-        *per_token[2:],
-    )
+def _attend_fake(z: Tensor, codebook: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    # Not len(z): N may be a symbol.
+    ols, variance, entropy, distance = (z.new_empty(z.shape[0]) for _ in range(4))
+    usage, nearest = z.new_empty(codebook.shape[0]), z.new_empty(z.shape[0], dtype=torch.int64)
+    return torch.empty_like(z), ols, variance, usage, nearest, entropy, distance
 
 
 @_attend_backward.register_fake
-def _attend_backward_fake(
-    grad_quantized: Tensor,
-    grad_ols: Tensor,
-    grad_variance: Tensor,
-    grad_usage: Tensor,
-    z: Tensor,
-    codebook: Tensor,
-    *_: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _attend_backward_fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    z, codebook = inputs[4:6]
     return z.new_empty(z.shape), z.new_empty(codebook.shape), z.new_empty(())
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from .codebooks.temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
 
@@ -43,13 +43,43 @@ class Pretrained(nn.Module):
         if known is None or not known.__module__.startswith("softvq."):
             KINDS[cls.__name__] = cls
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        # Beside the tensors, where torch keeps the versions of modules.
+        kinds = getattr(destination, "_metadata", {}).get(prefix[:-1], {})
+        kinds["class"] = type(self).__name__
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any
+    ) -> None:
+        kind = local_metadata.get("class")
+        if kind is None or kind in [base.__name__ for base in type(self).__mro__]:
+            super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+        else:
+            args[-1].append(  # torch's list of error messages
+                f"the state at {prefix + 'codebook'!r} is that of a {kind}, not of a "
+                f"{type(self).__name__}; load it into a {kind}"
+            )
+
     def save_pretrained(self, path: str | os.PathLike[str]) -> None:
         """Write weights and config with safetensors.
 
         Args:
-            path: A file that ends in ``.safetensors``, or a folder.
+            path: A file that ends in ``.safetensors``, or a folder, made if it is missing.
+
+        Raises:
+            TypeError: If the codebook could not be loaded again: as :func:`config_of`.
         """
-        save(self, path)
+        safetensors = _safetensors()
+        path = Path(path)
+        config = json.dumps(config_of(self), indent=2)
+        tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        weights = safetensors.torch.save(tensors, {"softvq": config, "format": "pt"})
+        files = {path: weights}
+        if path.suffix != ".safetensors":
+            files = {path / WEIGHTS: weights, path / CONFIG: (config + "\n").encode()}
+        next(iter(files)).parent.mkdir(parents=True, exist_ok=True)
+        _replace(files)
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str]) -> Self:
@@ -63,10 +93,30 @@ class Pretrained(nn.Module):
             TypeError: If it holds a codebook of another class; ``Codebook`` takes any single one.
             ValueError: If it is damaged, or not softvq's.
         """
-        loaded = load(path)
+        path = Path(path)
+        weights = path / WEIGHTS if path.is_dir() else path
+        tensors, metadata = _read(weights)
+        if path.is_dir() and (path / CONFIG).is_file():
+            source, text = path / CONFIG, (path / CONFIG).read_bytes()
+        elif "softvq" in metadata:
+            source, text = weights, metadata["softvq"].encode()
+        else:
+            raise ValueError(f"{weights} was not written by softvq: its header has no config")
+        try:
+            loaded = codebook_from(json.loads(text))
+        except ValueError as error:
+            raise ValueError(f"the config in {source} is damaged or unknown: {error}") from error
+        for name, level in loaded.named_modules():
+            prototypes = tensors.get(f"{name}.codebook" if name else "codebook")
+            if prototypes is not None:
+                level.to(prototypes.dtype)
+        try:
+            loaded.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise ValueError(f"the weights in {weights} do not fit its config: {error}") from error
         if not isinstance(loaded, cls):
             raise TypeError(f"{path} holds a {type(loaded).__name__}, not a {cls.__name__}")
-        return loaded
+        return loaded.eval()
 
 
 def config_of(codebook: Pretrained) -> dict[str, Any]:
@@ -151,78 +201,17 @@ def _controller_from(schedule: dict[str, Any], **arguments: Any) -> Any:
     return CONTROLLERS[name](schedule=Schedule(**schedule), **arguments)
 
 
-def save(codebook: Pretrained, path: str | os.PathLike[str]) -> None:
-    """Write a codebook to a file that ends in ``.safetensors``, or into a folder.
-
-    Args:
-        codebook: A codebook or a stack.
-        path: The file, or the folder, made if it is missing.
-
-    Raises:
-        TypeError: As :func:`config_of`.
-    """
+def _read(weights: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and header of a safetensors file."""
     safetensors = _safetensors()
-    path = Path(path)
-    config = json.dumps(config_of(codebook), indent=2)
-    tensors = {name: tensor.contiguous() for name, tensor in codebook.state_dict().items()}
-    metadata = {"softvq": config, "format": "pt"}
-    if path.suffix == ".safetensors":
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace({path: safetensors.torch.save(tensors, metadata)})
-        return
-    path.mkdir(parents=True, exist_ok=True)
-    weights = safetensors.torch.save(tensors, metadata)
-    _replace({path / WEIGHTS: weights, path / CONFIG: (config + "\n").encode()})
-
-
-def load(path: str | os.PathLike[str]) -> Any:
-    """Read what :func:`save` wrote, in eval mode, on the CPU, not frozen.
-
-    Args:
-        path: The file or the folder.
-
-    Raises:
-        FileNotFoundError: If there is none.
-        ValueError: If a file is damaged, or not one of softvq's.
-    """
-    safetensors = _safetensors()
-    path = Path(path)
-    weights = path / WEIGHTS if path.is_dir() else path
     if not weights.is_file():
         raise FileNotFoundError(f"no {weights}: give a folder or a file of save_pretrained")
     try:
         with safetensors.safe_open(weights, framework="pt") as file:
-            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, file.metadata() or {}
     except safetensors.SafetensorError as error:
         raise ValueError(f"{weights} is damaged or no safetensors file ({error})") from error
-    if path.is_dir() and (path / CONFIG).is_file():
-        source, text = path / CONFIG, (path / CONFIG).read_bytes()
-    elif "softvq" in metadata:
-        source, text = weights, metadata["softvq"].encode()
-    else:
-        raise ValueError(f"{weights} was not written by softvq: its header has no config")
-    try:
-        codebook = codebook_from(json.loads(text))
-    except ValueError as error:
-        raise ValueError(f"the config in {source} is damaged or unknown: {error}") from error
-    for name, value in tensors.items():
-        path_to, _, last = name.rpartition(".")
-        if last == "codebook":
-            _level(codebook, path_to, weights).to(value.dtype)
-    try:
-        codebook.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise ValueError(f"the weights in {weights} do not fit its config: {error}") from error
-    return codebook.eval()
-
-
-def _level(codebook: nn.Module, path_to: str, weights: Path) -> nn.Module:
-    """The codebook itself, or one of a stack's levels."""
-    try:
-        return codebook.get_submodule(path_to)
-    except AttributeError as error:
-        raise ValueError(f"the weights in {weights} do not fit its config: {error}") from error
 
 
 def _replace(files: dict[Path, bytes]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ._internal.distributed import summed
-from .codebooks.interface import checked_indices
+from .codebooks.layout import check_mask, checked_indices
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,16 +94,9 @@ class UtilizationTracker(nn.Module):
             TypeError: If the indices are not integers, or the mask is not bool.
             ValueError: If the mask has another shape.
         """
-        if mask is not None:
-            if mask.dtype != torch.bool:
-                raise TypeError(f"mask must be bool (False for padding), got {mask.dtype}")
-            if mask.shape != indices.shape:
-                raise ValueError(
-                    f"mask must have the indices' shape {tuple(indices.shape)}, "
-                    f"got {tuple(mask.shape)}"
-                )
-            indices = indices[mask]
-        indices = checked_indices(indices.flatten(), self.codebook_size)
+        check_mask(mask, indices.shape, "the indices' shape")
+        kept = indices.flatten() if mask is None else indices[mask]
+        indices = checked_indices(kept, self.codebook_size)
         # Shifted by one, so that padding falls into a bin of its own.
         counted = torch.bincount(indices + 1, minlength=self.codebook_size + 1)
         self.counts += counted[1:].to(self.counts.device)

@@ -175,7 +175,7 @@ def train(
     readout = model.readout if isinstance(model.readout, DDCLReadout) else None
     if readout is not None:
         tokens, mask = padded(split.embeddings, torch.arange(min(512, len(split.labels))))
-        readout.initialize(model.trunk(tokens).detach(), mask, seed=seed)
+        readout.initialize(model.trunk(tokens).detach(), mask=mask, seed=seed)
     optimizer = torch.optim.Adam(two_timescale_groups(model, lr, epsilon=0.1))
     seconds, residual = [], 0.0
     for _ in range(epochs):

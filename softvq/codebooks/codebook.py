@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from .._internal.distributed import gathered, summed
 from ..functional import compute_dtype, exporting, nearest_codes
 from ..initialize import kmeans
 from ..serialization import Pretrained
-from .interface import (
-    BatchStatistics,
-    CodebookOutput,
-    batch_statistics,
-    checked_indices,
-    in_layout,
-    vectors_last,
-    with_masks,
-)
-from .restarts import newcomers
+from .interface import BatchStatistics, CodebookOutput, batch_statistics
+from .layout import checked_indices, in_layout, unflattened, vectors_last, with_masks
 
 
 class Codebook(Pretrained):
@@ -37,42 +28,30 @@ class Codebook(Pretrained):
     Args:
         dim: D, size of the vector axis.
         codebook_size: K, number of prototypes.
-        restart_threshold: A prototype whose running usage falls below this share of the mean is
-            moved onto a random latent of the batch by :meth:`after_step`; 0 never restarts.
-        seed: Seed for choosing the latents that replace restarted prototypes.
         channel_first: Whether latents are (B, D, ...) instead of (..., D).
 
     Attributes:
         codebook: (K, D), the prototypes.
-        running_usage: (K,) buffer of softvq's own codebooks, a running mean of how much each
-            prototype is used, in the kind's own unit; restarts compare it with its mean.
         steps: int64 scalar buffer, the number of calls of :meth:`after_step` so far.
         straight_through: Whether the decoder's gradient reaches the latents as if the code were
             the latent.
         has_tokens: Whether indices stand for prototypes. Where it is False, all indices are -1, and
             :meth:`decode` and ``hard=True`` raise ``ValueError``.
+        pools: (1,): one level, at the latents' own resolution.
         frozen: Whether :meth:`freeze` has been called.
 
     Raises:
-        ValueError: If a size is not positive, or the threshold lies outside [0, 1).
+        ValueError: If a size is not positive.
     """
 
     codebook: Tensor
-    running_usage: Tensor
     steps: Tensor
     straight_through: bool = False
     has_tokens: bool = True
+    pools: tuple[int, ...] = (1,)
     frozen: bool = False
 
-    def __init__(
-        self,
-        dim: int,
-        codebook_size: int,
-        *,
-        restart_threshold: float = 0.0,
-        seed: int = 0,
-        channel_first: bool = False,
-    ) -> None:
+    def __init__(self, dim: int, codebook_size: int, *, channel_first: bool = False) -> None:
         super().__init__()
         for name, size in (("dim", dim), ("codebook_size", codebook_size)):
             if isinstance(size, float | str):
@@ -81,14 +60,15 @@ class Codebook(Pretrained):
             raise ValueError(
                 f"dim and codebook_size must be at least 1, got {dim=}, {codebook_size=}"
             )
-        if not 0 <= restart_threshold < 1:
-            raise ValueError(f"restart_threshold must lie in [0, 1), got {restart_threshold}")
         self.dim = dim
         self.codebook_size = codebook_size
-        self.restart_threshold = restart_threshold
-        self.seed = seed
         self.channel_first = channel_first
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def codebooks(self) -> tuple[Codebook, ...]:
+        """Itself alone, so that one codebook reads like a :class:`softvq.CodebookStack`."""
+        return (self,)
 
     def extra_repr(self) -> str:
         """Sizes, for ``print(model)``."""
@@ -117,9 +97,10 @@ class Codebook(Pretrained):
             if flat_mask is not None:
                 quantized = torch.where(flat_mask[:, None], quantized, 0.0)
                 indices = torch.where(flat_mask, indices, -1)
+        vectors = unflattened(quantized, z, self.channel_first).to(z.dtype)  # (..., D)
         return CodebookOutput(
-            quantized=self._restore(quantized, z),
-            indices=self._indices_like(indices, z),
+            quantized=in_layout(vectors, self.channel_first),
+            indices=unflattened(indices, z, self.channel_first),
             loss=out.loss,
             losses=out.losses,
             codes_per_token=out.codes_per_token,
@@ -180,7 +161,7 @@ class Codebook(Pretrained):
 
     def _summed(self, tensor: Tensor) -> Tensor:
         """Sum over all processes that train together."""
-        return summed(tensor) if dist.is_available() and dist.is_initialized() else tensor
+        return summed(tensor)
 
     @torch.no_grad()
     def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -201,7 +182,7 @@ class Codebook(Pretrained):
             nearest = nearest_codes(latents, codebook)  # (N,)
         if flat_mask is not None:
             nearest = torch.where(flat_mask, nearest, -1)
-        return self._indices_like(nearest, z)
+        return unflattened(nearest, z, self.channel_first)
 
     def decode(self, indices: Tensor) -> Tensor:
         """Prototypes by index: the hard code, whatever the codebook's soft output was.
@@ -219,6 +200,15 @@ class Codebook(Pretrained):
         vectors = self._vectors(checked_indices(indices, self.codebook_size))  # (..., D)
         return in_layout(vectors, self.channel_first)
 
+    def combine(self, codes: Sequence[Tensor], shape: Sequence[int] | None = None) -> Tensor:
+        """The vectors of its one level in the codebook's layout, as a stack sums those of several.
+
+        Args:
+            codes: One tensor (..., D).
+            shape: Not needed: the vectors stand at the latents' own resolution.
+        """
+        return in_layout(codes[0], self.channel_first)
+
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """Alias of :meth:`decode`, the name that vector-quantize-pytorch uses."""
         return self.decode(indices)
@@ -233,7 +223,7 @@ class Codebook(Pretrained):
         self,
         latents: Tensor | Iterable[Tensor],
         *,
-        mask: Tensor | Iterable[Tensor] | None = None,
+        mask: Tensor | Iterable[Tensor | None] | None = None,
         seed: int = 0,
         iterations: int = 10,
     ) -> None:
@@ -248,6 +238,8 @@ class Codebook(Pretrained):
         Raises:
             ValueError: If there are fewer latents than prototypes, or some are not finite.
         """
+        if not self.has_tokens:
+            return  # no prototypes to place
         parts = [self._flatten(part, m) for part, m in with_masks(latents, mask)]
         kept = [(z if m is None else z[m]).to(self.codebook.dtype) for z, m in parts]
         flat = gathered(torch.cat(kept))  # (M, D)
@@ -256,21 +248,6 @@ class Codebook(Pretrained):
 
     def _initialized_from(self, latents: Tensor) -> None:
         """Set the state that depends on the prototypes, given (N, D) latents."""
-
-    def _restart(self, tokens: Tensor) -> None:
-        """Move prototypes of too little running usage onto some of the tokens (M, D)."""
-        mean = self.running_usage.mean()
-        starved = (self.running_usage < self.restart_threshold * mean).nonzero().squeeze(1)
-        if len(starved):
-            vectors = newcomers(tokens, len(starved), self.seed + int(self.steps))
-            # Twice the threshold gives the newcomer time to be chosen before it is judged again.
-            size = 2 * self.restart_threshold * mean
-            self._replace(starved[: len(vectors)], vectors.to(self.codebook.dtype), size)
-
-    def _replace(self, rows: Tensor, vectors: Tensor, size: Tensor) -> None:
-        """Move prototypes, and all state that belongs to them, at once; ``size`` is their usage."""
-        self.codebook[rows] = vectors
-        self.running_usage[rows] = size
 
     def _vectors(self, indices: Tensor) -> Tensor:
         """Prototypes (..., D), zero where the index is -1."""
@@ -285,16 +262,8 @@ class Codebook(Pretrained):
     def _prepared(self, z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Latents (N, D), zero where masked, and prototypes in one dtype, and the mask (N,)."""
         flat, flat_mask = self._flatten(z, mask)
-        latents = flat.to(compute_dtype(flat, self.codebook))
+        codebook = self.codebook
+        latents = flat.to(compute_dtype(flat, codebook))
         if flat_mask is not None:
             latents = torch.where(flat_mask[:, None], latents, 0.0)
-        return latents, self.codebook.to(latents.dtype), flat_mask
-
-    def _restore(self, flat: Tensor, z: Tensor) -> Tensor:
-        """(N, D) back to the layout and dtype of z."""
-        return in_layout(self._indices_like(flat, z).to(z.dtype), self.channel_first)
-
-    def _indices_like(self, flat: Tensor, z: Tensor) -> Tensor:
-        """(N,) or (N, D) back to the layout of z without its vector axis, D last."""
-        axis = 1 if self.channel_first else z.dim() - 1
-        return flat.reshape((*z.shape[:axis], *z.shape[axis + 1 :], *flat.shape[1:]))
+        return latents, codebook.to(latents.dtype), flat_mask

@@ -82,20 +82,11 @@ class DDCLCodebook(SoftCodebook):
         engine: Literal["auto", "dense", "attention"] = "auto",
         channel_first: bool = False,
     ) -> None:
-        super().__init__(
-            dim,
-            codebook_size,
-            critical_factor=critical_factor(variance_weight=variance_weight),
-            temperature=temperature,
-            commitment=commitment,
-            variance_weight=variance_weight,
-            usage_weight=usage_weight,
-            decay=decay,
-            restart_threshold=restart_threshold,
-            seed=seed,
-            engine=engine,
-            channel_first=channel_first,
-        )
+        super().__init__(dim, codebook_size, channel_first=channel_first)
+        self._count(1 / codebook_size, decay, restart_threshold, seed)
+        self._weigh(commitment, variance_weight, usage_weight)
+        factor = critical_factor(variance_weight=variance_weight)
+        self._heat(temperature, factor, engine)
         self.codebook = nn.Parameter(torch.randn(codebook_size, dim))
 
 
@@ -180,20 +171,11 @@ class DDCLEMCodebook(SoftCodebook):
         engine: Literal["auto", "dense", "attention"] = "auto",
         channel_first: bool = False,
     ) -> None:
-        super().__init__(
-            dim,
-            codebook_size,
-            critical_factor=critical_factor(variance_weight=variance_weight, held=True),
-            temperature=temperature,
-            commitment=commitment,
-            variance_weight=variance_weight,
-            usage_weight=usage_weight,
-            decay=decay,
-            restart_threshold=restart_threshold,
-            seed=seed,
-            engine=engine,
-            channel_first=channel_first,
-        )
+        super().__init__(dim, codebook_size, channel_first=channel_first)
+        self._count(1 / codebook_size, decay, restart_threshold, seed)
+        self._weigh(commitment, variance_weight, usage_weight)
+        factor = critical_factor(variance_weight=variance_weight, held=True)
+        self._heat(temperature, factor, engine)
         if not 0 <= balance <= 1:
             raise ValueError(f"balance must lie in [0, 1], got {balance}")
         self.balance = balance

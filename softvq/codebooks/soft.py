@@ -16,27 +16,24 @@ from ..functional import (
     token_weights,
     widest_dtype,
 )
-from .codebook import Codebook
 from .interface import BatchStatistics, CodebookOutput
-from .temperature import CodesPerToken, ConstantTemperature, Schedule, TemperatureController
+from .restarts import RestartingCodebook
+from .temperature import CodesPerToken, Schedule, TemperatureController
 
 
-class SoftCodebook(Codebook):
+class SoftCodebook(RestartingCodebook):
     """Base of the soft codebooks: a Boltzmann assignment at a temperature that is controlled.
 
     A subclass registers its prototypes, as a parameter or a buffer, and says by ``_move`` how they
-    learn without gradients. The constructor's arguments are explained where a subclass has them.
-
-    Args:
-        critical_factor: T_c over the largest variance of the latents, which depends on how the
-            prototypes learn: see :func:`softvq.functional.critical_factor`.
+    learn without gradients.
 
     Attributes:
         temperature: Scalar buffer, T in units of squared distance; until :meth:`initialize`, 1 or
             the value of a :class:`softvq.ConstantTemperature`.
         covariance: (D, D) buffer, running covariance of the latents.
         critical_temperature: Scalar buffer, T_c of that covariance.
-        critical_factor: ``critical_temperature`` over the largest eigenvalue of ``covariance``.
+        critical_factor: ``critical_temperature`` over the largest eigenvalue of ``covariance``: see
+            :func:`softvq.functional.critical_factor`.
         running_usage: (K,) buffer, running mean assignment; it sums to one but for restarts.
     """
 
@@ -44,56 +41,34 @@ class SoftCodebook(Codebook):
     covariance: Tensor
     critical_temperature: Tensor
 
-    def __init__(
-        self,
-        dim: int,
-        codebook_size: int,
-        *,
-        critical_factor: float,
-        temperature: TemperatureController | None,
-        commitment: float,
-        variance_weight: float,
-        usage_weight: float,
-        decay: float,
-        restart_threshold: float,
-        seed: int,
-        engine: str,
-        channel_first: bool,
-    ) -> None:
-        super().__init__(
-            dim,
-            codebook_size,
-            restart_threshold=restart_threshold,
-            seed=seed,
-            channel_first=channel_first,
-        )
+    def _weigh(self, commitment: float, variance_weight: float, usage_weight: float) -> None:
+        """Set the weights of the loss, which the subclasses explain; for the constructor."""
         if commitment < 0 or usage_weight < 0:
             raise ValueError(
                 f"commitment and usage_weight must be >= 0, got {commitment}, {usage_weight}"
             )
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay must lie in [0, 1), got {decay}")
+        self.commitment = commitment
+        self.variance_weight = variance_weight
+        self.usage_weight = usage_weight
+
+    def _heat(
+        self, temperature: TemperatureController | None, critical_factor: float, engine: str
+    ) -> None:
+        """Set up the temperature, and how assignments are computed; for the constructor."""
         if engine not in ("auto", "dense", "attention"):
             raise ValueError(f"engine must be auto, dense or attention, got {engine!r}")
         controller = CodesPerToken(Schedule(2.0)) if temperature is None else temperature
-        if not isinstance(getattr(controller, "schedule", None), Schedule):
+        if not isinstance(controller, TemperatureController):
             raise TypeError(
                 "temperature must be a controller, as ConstantTemperature(Schedule(0.5)), got "
                 f"{controller!r}"
             )
         self.critical_factor = critical_factor
         self.controller = controller
-        self.commitment = commitment
-        self.variance_weight = variance_weight
-        self.usage_weight = usage_weight
-        self.decay = decay
         self.engine = engine
-        constant = isinstance(controller, ConstantTemperature)
-        start = controller.schedule(0) if constant else 1.0
-        self.register_buffer("temperature", torch.tensor(start))
-        self.register_buffer("covariance", torch.eye(dim))
+        self.register_buffer("temperature", torch.tensor(controller.before_data))
+        self.register_buffer("covariance", torch.eye(self.dim))
         self.register_buffer("critical_temperature", torch.tensor(critical_factor))
-        self.register_buffer("running_usage", torch.full((codebook_size,), 1 / codebook_size))
 
     def _move(self, batch: BatchStatistics, count: Tensor) -> None:
         """Move the prototypes by what they learn without gradients; nothing by default.
@@ -109,12 +84,9 @@ class SoftCodebook(Codebook):
     ) -> CodebookOutput:
         code = self._engine()(latents, codebook, self.temperature.to(latents.dtype), mask)
         weights = token_weights(mask, latents)
-        losses = {
-            "loss_q": weights @ code.loss_q / self.dim,
-            "loss_ols": weights @ code.loss_ols / self.dim,
-            "variance": weights @ code.variance / self.dim,
-            "usage_kl": code.usage_kl,
-        }
+        terms = {"loss_q": code.loss_q, "loss_ols": code.loss_ols, "variance": code.variance}
+        losses = {name: weights @ term / self.dim for name, term in terms.items()}
+        losses["usage_kl"] = code.usage_kl
         loss = self.commitment * (losses["loss_ols"] + self.variance_weight * losses["variance"])
         if self.usage_weight:
             loss = loss + self.usage_weight * losses["usage_kl"]
@@ -163,14 +135,8 @@ class SoftCodebook(Codebook):
         self._track(second.view(self.dim, self.dim) - mean.outer(mean), self.decay)
         self.running_usage.lerp_(usage.to(self.running_usage.dtype), 1 - self.decay)
         self._move(batch, sums[0])
-        self._set_temperature(
-            self.controller.next(
-                int(self.steps),
-                float(self.temperature),
-                math.exp(entropy.item()),
-                float(self.critical_temperature),
-            )
-        )
+        measured = float(self.temperature), math.exp(entropy), float(self.critical_temperature)
+        self._set_temperature(self.controller.next(int(self.steps), *measured))
         self._restart(batch.tokens)
 
     def _set_temperature(self, temperature: float) -> None:

@@ -11,7 +11,8 @@ from .._internal.pooling import grid_shape, pool, unpool
 from ..functional import compute_dtype
 from ..serialization import Pretrained
 from .codebook import Codebook
-from .interface import StackOutput, after_step_of, in_layout, vectors_last, with_masks
+from .interface import CodebookOutput, StackOutput, after_step_of
+from .layout import in_layout, vectors_last, with_masks
 
 
 class CodebookStack(Pretrained):
@@ -90,14 +91,10 @@ class CodebookStack(Pretrained):
         """The levels, as a tuple with their type."""
         return tuple(self.levels)  # type: ignore[arg-type]
 
-    @property
-    def codebook_sizes(self) -> tuple[int, ...]:
-        """K of each level."""
-        return tuple(level.codebook_size for level in self.codebooks)
-
     def extra_repr(self) -> str:
         """For ``print(model)``."""
-        return f"dim={self.dim}, codebook_sizes={self.codebook_sizes}, pools={self.pools}"
+        sizes = tuple(level.codebook_size for level in self.codebooks)
+        return f"dim={self.dim}, codebook_sizes={sizes}, pools={self.pools}"
 
     def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> StackOutput:
         """Quantise latents.
@@ -133,14 +130,7 @@ class CodebookStack(Pretrained):
             residual = residual - code
             total = total + code
             outs.append(out)
-        if mask is not None:
-            total = torch.where(mask[..., None], total, 0.0)
-        return StackOutput(
-            quantized=self._in_layout(total).to(z.dtype),
-            indices=self._joined([out.indices for out in outs]),
-            loss=torch.stack([out.loss for out in outs]).sum(),
-            levels=tuple(outs),
-        )
+        return self._output(total, outs, z, mask)
 
     @torch.no_grad()
     def after_step(self, *outs: StackOutput) -> None:
@@ -207,7 +197,7 @@ class CodebookStack(Pretrained):
         total = unpool(codes[0], self.pools[0], shape)
         for code, factor in zip(codes[1:], self.pools[1:], strict=False):
             total = total + unpool(code, factor, shape)
-        return self._in_layout(total)
+        return in_layout(total, self.channel_first)
 
     def get_codes_from_indices(self, indices: Tensor | Sequence[Tensor]) -> Tensor:
         """Alias of :meth:`decode`, the name that vector-quantize-pytorch uses."""
@@ -223,7 +213,7 @@ class CodebookStack(Pretrained):
         self,
         latents: Tensor | Iterable[Tensor],
         *,
-        mask: Tensor | Iterable[Tensor] | None = None,
+        mask: Tensor | Iterable[Tensor | None] | None = None,
         seed: int = 0,
         iterations: int = 10,
     ) -> None:
@@ -242,9 +232,9 @@ class CodebookStack(Pretrained):
         for number, (level, factor) in enumerate(zip(self.codebooks, self.pools, strict=True)):
             pooled = [pool(residual, factor, m) for residual, m in grids]
             cells = [cell for cell, _ in pooled]
-            given = [m for _, m in pooled if m is not None] or None
+            masks = [m for _, m in pooled]
             try:
-                level.initialize(cells, mask=given, seed=seed + number, iterations=iterations)
+                level.initialize(cells, mask=masks, seed=seed + number, iterations=iterations)
             except ValueError as error:
                 raise ValueError(f"level {number + 1}, pooled by {factor}: {error}") from error
             grids = [
@@ -292,5 +282,15 @@ class CodebookStack(Pretrained):
         """One tensor (..., L) where no level pools."""
         return torch.stack(indices, dim=-1) if max(self.pools) == 1 else indices
 
-    def _in_layout(self, vectors: Tensor) -> Tensor:
-        return in_layout(vectors, self.channel_first)
+    def _output(
+        self, total: Tensor, outs: list[CodebookOutput], z: Tensor, mask: Tensor | None
+    ) -> StackOutput:
+        """The output, given the sum of all codes (..., D) and each level's own output."""
+        if mask is not None:
+            total = torch.where(mask[..., None], total, 0.0)
+        return StackOutput(
+            quantized=in_layout(total, self.channel_first).to(z.dtype),
+            indices=self._joined([out.indices for out in outs]),
+            loss=torch.stack([out.loss for out in outs]).sum(),
+            levels=tuple(outs),
+        )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -57,28 +56,16 @@ class Schedule:
         return self.start * (end / self.start) ** share
 
 
-class TemperatureController(Protocol):
-    """What a codebook asks of its temperature."""
-
-    @property
-    def schedule(self) -> Schedule:
-        """What the controller follows."""
-        ...
-
-    def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
-        """Temperature to start from, given (N, D) latents and (K, D) prototypes."""
-        ...
-
-    def next(
-        self, step: int, temperature: float, codes_per_token: float, critical_temperature: float
-    ) -> float:
-        """Temperature for the coming step, from what the last one measured."""
-        ...
-
-
 @dataclass(frozen=True)
-class _Scheduled:
-    """Base of the controllers: refuses a number in the place of a schedule."""
+class TemperatureController:
+    """Base of the controllers: what a codebook asks of its temperature.
+
+    Args:
+        schedule: What the controller follows.
+
+    Raises:
+        TypeError: If the schedule is something else, as a number.
+    """
 
     schedule: Schedule
 
@@ -88,9 +75,27 @@ class _Scheduled:
                 f"a controller follows a schedule, as Schedule(2.0), got {self.schedule!r}"
             )
 
+    @property
+    def before_data(self) -> float:
+        """Temperature until the codebook is initialised."""
+        return 1.0
+
+    def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
+        """Temperature to start from, given (N, D) latents and (K, D) prototypes.
+
+        That of the first step, unless the controller looks at the latents.
+        """
+        return self.next(0, self.before_data, 1.0, critical_temperature)
+
+    def next(
+        self, step: int, temperature: float, codes_per_token: float, critical_temperature: float
+    ) -> float:
+        """Temperature for the coming step, from what the last one measured."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
-class ConstantTemperature(_Scheduled):
+class ConstantTemperature(TemperatureController):
     """The schedule's value is the temperature, in units of squared distance.
 
     Args:
@@ -101,8 +106,9 @@ class ConstantTemperature(_Scheduled):
         2.0
     """
 
-    def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
-        """The schedule's first value, whatever the data."""
+    @property
+    def before_data(self) -> float:
+        """The schedule's first value."""
         return self.schedule(0)
 
     def next(
@@ -113,7 +119,7 @@ class ConstantTemperature(_Scheduled):
 
 
 @dataclass(frozen=True)
-class CriticalFraction(_Scheduled):
+class CriticalFraction(TemperatureController):
     """The schedule's value is T / T_c: the temperature follows the scale of the latents.
 
     Args:
@@ -124,10 +130,6 @@ class CriticalFraction(_Scheduled):
         4.0
     """
 
-    def first(self, z: Tensor, codebook: Tensor, critical_temperature: float) -> float:
-        """The first fraction of the critical temperature of these latents."""
-        return self.schedule(0) * critical_temperature
-
     def next(
         self, step: int, temperature: float, codes_per_token: float, critical_temperature: float
     ) -> float:
@@ -136,7 +138,7 @@ class CriticalFraction(_Scheduled):
 
 
 @dataclass(frozen=True)
-class CodesPerToken(_Scheduled):
+class CodesPerToken(TemperatureController):
     """The schedule's value is a target of effective codes per token, reached by feedback.
 
     The target means the same at every vector size, codebook size and latent scale.

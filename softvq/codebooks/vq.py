@@ -12,44 +12,24 @@ import torch
 from torch import Tensor, nn
 
 from ..functional import nearest_codes, token_weights
-from .codebook import Codebook
 from .interface import BatchStatistics, CodebookOutput
+from .restarts import RestartingCodebook
 
 
-class _HardCodebook(Codebook):
+class _HardCodebook(RestartingCodebook):
     """Base of the hard codebooks: the nearest prototype, and a straight-through gradient.
 
     A subclass registers its prototypes and says by two hooks how they learn: ``_weighted`` and
-    ``_move``. The constructor's arguments are explained there.
+    ``_move``.
     """
 
     straight_through = True
 
-    def __init__(
-        self,
-        dim: int,
-        codebook_size: int,
-        *,
-        commitment: float,
-        decay: float,
-        restart_threshold: float,
-        seed: int,
-        channel_first: bool,
-    ) -> None:
-        super().__init__(
-            dim,
-            codebook_size,
-            restart_threshold=restart_threshold,
-            seed=seed,
-            channel_first=channel_first,
-        )
+    def _commit(self, commitment: float) -> None:
+        """Set the weight of the encoder's term; for the constructor."""
         if commitment < 0:
             raise ValueError(f"commitment must be >= 0, got {commitment}")
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay must lie in [0, 1), got {decay}")
         self.commitment = commitment
-        self.decay = decay
-        self.register_buffer("running_usage", torch.ones(codebook_size))
 
     def _weighted(self, losses: dict[str, Tensor]) -> Tensor:
         """The loss to train with, of the terms ``codebook_loss`` and ``commitment_loss``."""
@@ -144,15 +124,9 @@ class VQCodebook(_HardCodebook):
         seed: int = 0,
         channel_first: bool = False,
     ) -> None:
-        super().__init__(
-            dim,
-            codebook_size,
-            commitment=commitment,
-            decay=decay,
-            restart_threshold=restart_threshold,
-            seed=seed,
-            channel_first=channel_first,
-        )
+        super().__init__(dim, codebook_size, channel_first=channel_first)
+        self._count(1.0, decay, restart_threshold, seed)
+        self._commit(commitment)
         self.codebook = nn.Parameter(_small_uniform(codebook_size, dim))
 
     def _weighted(self, losses: dict[str, Tensor]) -> Tensor:
@@ -207,15 +181,9 @@ class VQEMACodebook(_HardCodebook):
         seed: int = 0,
         channel_first: bool = False,
     ) -> None:
-        super().__init__(
-            dim,
-            codebook_size,
-            commitment=commitment,
-            decay=decay,
-            restart_threshold=restart_threshold,
-            seed=seed,
-            channel_first=channel_first,
-        )
+        super().__init__(dim, codebook_size, channel_first=channel_first)
+        self._count(1.0, decay, restart_threshold, seed)
+        self._commit(commitment)
         self.register_buffer("codebook", _small_uniform(codebook_size, dim))
         self.register_buffer("embed_sum", self.codebook.clone())
 

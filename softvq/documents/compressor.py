@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .._internal.pooling import pool
 from ..codebooks.interface import CodebookOutput, after_step_of
+from ..codebooks.layout import with_masks
 from ..codebooks.soft import SoftCodebook
 from .proportions import shares
 
@@ -106,15 +107,13 @@ class DocumentCompressor(nn.Module):
             ValueError: If a shape does not fit.
             TypeError: If a dtype does not fit.
         """
-        if tokens.dim() != 3:
-            raise ValueError(f"documents must be (B, T, D), got shape {tuple(tokens.shape)}")
         levels: list[CompressedLevel] = []
         for number, codebook in enumerate(self._layers()):
             if number:
                 before = levels[-1]
                 tokens, mask = pool(before.code.quantized, self.segments[number - 1], before.mask)
-            code = codebook(tokens, mask)
             proportions, prototypes = shares(codebook, tokens, mask)
+            code = codebook(tokens, mask)
             levels.append(CompressedLevel(code, mask, prototypes, proportions))
         loss = torch.stack([level.code.loss for level in levels]).sum()
         return CompressedDocuments(code.quantized, mask, loss, tuple(levels))
@@ -123,25 +122,35 @@ class DocumentCompressor(nn.Module):
     def after_step(self, *outs: CompressedDocuments) -> None:
         """Move every layer's state; see :meth:`softvq.Codebook.after_step`."""
         codes = [[level.code for level in out.levels] for out in outs]
-        after_step_of(tuple(self._layers()), codes)
+        after_step_of(self._layers(), codes)
 
     @torch.no_grad()
-    def initialize(self, tokens: Tensor, mask: Tensor | None = None, *, seed: int = 0) -> None:
-        """Place each layer's prototypes by k-means on the sequence that reaches it.
+    def initialize(
+        self,
+        latents: Tensor | Iterable[Tensor],
+        *,
+        mask: Tensor | Iterable[Tensor | None] | None = None,
+        seed: int = 0,
+        iterations: int = 10,
+    ) -> None:
+        """Place each layer's prototypes by k-means on the sequences that reach it.
 
         Args:
-            tokens: (B, T, D).
-            mask: bool (B, T), False for padding, or None.
+            latents: Tokens (B, T, D), or several batches of such; lengths may differ.
+            mask: bool (B, T), one for each tensor of tokens, or None.
             seed: Seed of the sampling.
+            iterations: Lloyd iterations.
 
         Raises:
             ValueError: If a layer gets fewer vectors than it has prototypes.
         """
+        parts = with_masks(latents, mask)
         for number, codebook in enumerate(self._layers()):
             if number:
-                tokens, mask = pool(tokens, self.segments[number - 1], mask)
-            codebook.initialize(tokens, mask=mask, seed=seed + number)
-            tokens = codebook(tokens, mask).quantized
+                parts = [pool(tokens, self.segments[number - 1], m) for tokens, m in parts]
+            batches, masks = [tokens for tokens, _ in parts], [m for _, m in parts]
+            codebook.initialize(batches, mask=masks, seed=seed + number, iterations=iterations)
+            parts = [(codebook(tokens, m).quantized, m) for tokens, m in parts]
 
     def _layers(self) -> tuple[SoftCodebook, ...]:
         return tuple(self.codebooks)  # type: ignore[arg-type]

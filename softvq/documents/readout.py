@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..codebooks.interface import CodebookOutput
 from ..codebooks.soft import SoftCodebook
-from .proportions import assignments, checked_documents, mean_token, shares
+from .proportions import assignments, mean_token, shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ class DDCLReadout(nn.Module):
         >>> _ = torch.manual_seed(0)
         >>> readout = DDCLReadout(DDCLCodebook(dim=8, codebook_size=4))
         >>> tokens, mask = torch.randn(3, 20, 8), torch.arange(20) < torch.tensor([[20], [7], [0]])
-        >>> readout.initialize(tokens, mask)
+        >>> readout.initialize(tokens, mask=mask)
         >>> out = readout(tokens, mask)  # of Hugging Face encoders: attention_mask.bool()
         >>> out.loss.backward()
         >>> readout.after_step(out)
@@ -135,9 +135,8 @@ class DDCLReadout(nn.Module):
             ValueError: If a shape does not fit.
             TypeError: If a dtype does not fit.
         """
-        checked_documents(tokens, mask, self.codebook.dim)
-        code = self.codebook(tokens, mask)
         proportions, prototypes = shares(self.codebook, tokens, mask)
+        code = self.codebook(tokens, mask)
         with torch.autocast(tokens.device.type, enabled=False):
             pooled = proportions @ self.codebook.codebook.to(proportions.dtype)  # (B, D)
             mean = mean_token(tokens.to(proportions.dtype), mask)  # (B, D)
@@ -157,16 +156,16 @@ class DDCLReadout(nn.Module):
     @torch.no_grad()
     def initialize(
         self,
-        tokens: Tensor | Iterable[Tensor],
-        mask: Tensor | Iterable[Tensor] | None = None,
+        latents: Tensor | Iterable[Tensor],
         *,
+        mask: Tensor | Iterable[Tensor | None] | None = None,
         seed: int = 0,
         iterations: int = 10,
     ) -> None:
         """Place the prototypes by k-means on tokens, and set the temperature.
 
         Args:
-            tokens: (B, T, D), or several batches of such; lengths may differ.
+            latents: Tokens (B, T, D), or several batches of such; lengths may differ.
             mask: bool (B, T), one for each tensor of tokens, or None.
             seed: Seed of the sampling.
             iterations: Lloyd iterations.
@@ -174,7 +173,7 @@ class DDCLReadout(nn.Module):
         Raises:
             ValueError: If there are fewer tokens than prototypes, or some are not finite.
         """
-        self.codebook.initialize(tokens, mask=mask, seed=seed, iterations=iterations)
+        self.codebook.initialize(latents, mask=mask, seed=seed, iterations=iterations)
 
     @torch.no_grad()
     def explain(self, tokens: Tensor, words: Sequence[str], top: int = 5) -> list[PrototypeShare]:

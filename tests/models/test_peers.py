@@ -1,5 +1,7 @@
 """Quantizers of vector-quantize-pytorch behind softvq's interface: nothing is lost on the way."""
 
+import math
+
 import pytest
 import torch
 from small_runs import arguments, command
@@ -44,6 +46,26 @@ def test_a_stack_of_vector_quantize_is_their_residual_vq(rotation):
             torch.testing.assert_close(second.grad, first.grad)
     for level, layer in zip(stack.codebooks, theirs.layers, strict=True):
         assert torch.equal(level.codebook, layer.codebook)
+
+
+@pytest.mark.parametrize("name", ["vqp-ema", "vqp-rotation", "simvq", "fsq", "lfq"])
+def test_padding_counts_for_nothing_and_a_frozen_peer_stays_as_it_is(name):
+    torch.manual_seed(0)
+    codebook = peer(name, 4, 16, channel_first=False)
+    z, mask = torch.randn(6, 20, 4), torch.rand(6, 20) > 0.3
+    codebook(z)  # its k-means
+    codebook.freeze()
+    before = {name: value.clone() for name, value in codebook.state_dict().items()}
+    codebook.train()
+    out = codebook(torch.where(mask[..., None], z, math.nan).requires_grad_(), mask)
+    alone = codebook(z[mask][None])
+    assert torch.equal(out.quantized[mask], alone.quantized[0])
+    assert torch.equal(out.indices[mask], alone.indices[0])
+    torch.testing.assert_close((out.loss, out.usage), (alone.loss, alone.usage))
+    assert (out.indices[~mask] == -1).all()
+    assert out.quantized[~mask].count_nonzero() == 0
+    codebook.after_step(out)
+    assert all(torch.equal(value, before[name]) for name, value in codebook.state_dict().items())
 
 
 def test_the_config_stacks_them_so():

@@ -193,35 +193,6 @@ def test_after_step_tracks_the_covariance_and_follows_the_controller():
     assert int(codebook.steps) == 5
 
 
-def test_starved_prototypes_restart_on_latents():
-    torch.manual_seed(0)
-    codebook = DDCLCodebook(
-        2, 6, temperature=ConstantTemperature(Schedule(0.5)), decay=0.5, restart_threshold=0.1
-    )
-    corners = torch.tensor([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0], [9.0, 9.0]])
-    codebook.codebook.data.copy_(torch.cat([corners, torch.full((2, 2), 100.0)]))
-    codebook.temperature.fill_(0.5)
-    z = corners.repeat(16, 1) + torch.randn(64, 2)
-    usage = np.full(6, 1 / 6)
-    restarts = []
-    for step in range(20):
-        out = codebook(z)
-        usage = 0.5 * usage + 0.5 * out.usage.numpy()
-        starved = usage < 0.1 * usage.mean()
-        kept = codebook.codebook.detach()[~starved]
-        codebook.after_step(out)
-        assert torch.equal(codebook.codebook.detach()[~starved], kept)
-        if starved.any():
-            restarts.append((step, np.flatnonzero(starved).tolist()))
-            moved = codebook.codebook.detach()[starved]
-            assert all((z == row).all(dim=1).any() for row in moved)
-            assert len(moved.unique(dim=0)) == 2
-            usage[starved] = 0.2 * usage.mean()
-        np.testing.assert_allclose(codebook.running_usage, usage, rtol=1e-5, atol=1e-7)
-    # From 1/6 by halves: below a tenth of the mean, 1/60, at the fourth step.
-    assert restarts == [(3, [4, 5])]
-
-
 def test_an_empty_batch_moves_neither_covariance_nor_temperature():
     codebook = DDCLCodebook(3, 6, temperature=ConstantTemperature(Schedule(5.0)))
     codebook.after_step(codebook(torch.randn(4, 3), torch.zeros(4, dtype=torch.bool)))
@@ -269,22 +240,6 @@ def test_a_bfloat16_module_can_take_a_step():
     codebook.after_step(codebook(z))
     expected = 4 * np.linalg.eigvalsh(covariance(z.float()))[-1]
     assert codebook.critical_temperature.item() == pytest.approx(expected, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"commitment": -1.0}, r"commitment.*-1\.0"),
-        ({"usage_weight": -0.5}, r"usage_weight.*-0\.5"),
-        ({"variance_weight": 0.0}, r"variance_weight > 0.*0\.0"),
-        ({"decay": 1.0}, r"decay.*1\.0"),
-        ({"restart_threshold": 1.0}, r"restart_threshold must lie in \[0, 1\), got 1\.0"),
-        ({"decay": -0.1}, r"decay.*-0\.1"),
-    ],
-)
-def test_wrong_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        DDCLCodebook(3, 4, **options)
 
 
 def test_the_token_is_the_most_likely_prototype():

@@ -174,64 +174,6 @@ def test_codes_that_nobody_chooses_keep_their_place():
 
 
 @BOTH
-def test_restart_moves_all_state_at_once_and_the_code_survives(kind):
-    torch.manual_seed(0)
-    corners = torch.tensor([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0], [9.0, 9.0]])
-    prototypes = torch.cat([corners, torch.full((2, 2), 100.0)])
-    codebook = with_prototypes(kind, prototypes, decay=0.5, restart_threshold=0.05)
-    if kind is VQEMACodebook:
-        codebook.embed_sum.copy_(prototypes)
-    z = corners.repeat(16, 1) + torch.randn(64, 2)
-    restarts = []
-    for step in range(30):
-        out = codebook(z)
-        counts = torch.bincount(out.indices, minlength=6).float()
-        size = codebook.running_usage.lerp(counts, 0.5)
-        starved = size < 0.05 * size.mean()
-        codebook.after_step(out)
-        if restarts:
-            assert counts.min() > 0
-        if starved.any():
-            restarts.append((step, starved.tolist()))
-            moved = codebook.codebook.detach()[starved]
-            assert all((z == row).all(dim=1).any() for row in moved)
-            assert len(moved.unique(dim=0)) == 2
-            size[starved] = 0.1 * size.mean()
-        torch.testing.assert_close(codebook.running_usage, size)
-        if kind is VQEMACodebook:
-            torch.testing.assert_close(codebook.embed_sum, codebook.codebook * size[:, None])
-    # The running counts of the far ones are 1/2, then 1/4 of a token: below 5 % of the mean.
-    assert restarts == [(1, [False] * 4 + [True] * 2)]
-
-
-@BOTH
-def test_no_restart_unless_asked(kind):
-    prototypes = torch.tensor([[0.0, 0.0], [100.0, 100.0]])
-    codebook = with_prototypes(kind, prototypes, decay=0.5)
-    if kind is VQEMACodebook:
-        codebook.embed_sum.copy_(prototypes)
-    for _ in range(20):
-        codebook.after_step(codebook(torch.randn(8, 2)))
-    torch.testing.assert_close(codebook.codebook.detach()[1], prototypes[1])
-
-
-@BOTH
-def test_restarts_follow_their_seed(kind):
-    def run(seed):
-        torch.manual_seed(0)
-        prototypes = torch.cat([torch.zeros(1, 2), torch.full((3, 2), 100.0)])
-        codebook = with_prototypes(kind, prototypes, restart_threshold=0.5, decay=0.1, seed=seed)
-        z = torch.randn(64, 2)
-        torch.manual_seed(seed + 7)  # the global generator must not matter
-        for _ in range(3):
-            codebook.after_step(codebook(z))
-        return codebook.codebook.detach()
-
-    assert torch.equal(run(1), run(1))
-    assert not torch.equal(run(1), run(2))
-
-
-@BOTH
 def test_kmeans_initialisation(kind):
     torch.manual_seed(0)
     corners = torch.tensor([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0], [9.0, 9.0]])
@@ -250,21 +192,6 @@ def test_the_textbook_initialisation_is_uniform():
     codebook = VQCodebook(64, 50).codebook.detach()
     assert codebook.abs().max() <= 1 / 50
     assert codebook.std().item() == pytest.approx(1 / 50 / 3**0.5, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"commitment": -1.0}, r"commitment.*-1\.0"),
-        ({"restart_threshold": 1.0}, r"restart_threshold must lie in \[0, 1\), got 1\.0"),
-        ({"restart_threshold": -0.1}, r"-0\.1"),
-        ({"decay": 1.0}, r"decay.*1\.0"),
-    ],
-)
-@BOTH
-def test_wrong_options(kind, options, message):
-    with pytest.raises(ValueError, match=message):
-        kind(3, 4, **options)
 
 
 def test_an_exported_forward_holds_for_more_tokens_than_one_block():

@@ -47,6 +47,16 @@ def trained(steps=60):
     return compressor
 
 
+def test_initialize_takes_several_batches_with_masks():
+    tokens, _, _ = documents(64)
+    whole, parts = compressor_of(), compressor_of()
+    whole.initialize(tokens)
+    padded = torch.nn.functional.pad(tokens[40:], (0, 0, 0, SEGMENT), value=math.nan)
+    mask = torch.arange(padded.shape[1]) < tokens.shape[1]
+    parts.initialize([tokens[:40], padded], mask=[None, mask.expand(24, -1)])
+    torch.testing.assert_close(parts.state_dict(), whole.state_dict())
+
+
 def test_layers_find_words_and_then_topics():
     compressor = trained()
     tokens, words, topics = documents(200, seed=1000)
