@@ -6,6 +6,7 @@ from importlib import import_module
 
 import click
 
+from training.cli import OneLineErrors
 from training.errors import UserError
 
 # Module and function of each command; a module is imported when one of its commands is asked for.
@@ -26,7 +27,7 @@ GONE = {
 }
 
 
-class Group(click.Group):
+class Group(OneLineErrors, click.Group):
     """Loads a command when it is called; shows a wrong call as one line."""
 
     def list_commands(self, context: click.Context) -> list[str]:
@@ -42,14 +43,6 @@ class Group(click.Group):
         module, function = COMMANDS[name].split(":")
         command: click.Command = getattr(import_module(module), function)
         return command
-
-    def invoke(self, context: click.Context) -> object:
-        """Run the command."""
-        try:
-            return super().invoke(context)
-        except (UserError, OSError) as error:
-            click.echo(f"Error: {error}", err=True)
-            context.exit(getattr(error, "exit_code", 1))
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})

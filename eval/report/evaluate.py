@@ -18,7 +18,7 @@ from eval.report.frechet import FrechetDistance
 from eval.report.gap import GapMeter
 from eval.report.judges import Judges, ReadyJudges
 from eval.report.levels import level_ablation
-from eval.report.metrics import CODE_DEFINITIONS, METRICS, definitions, image_sums, with_perceptual
+from eval.report.metrics import METRICS, definitions, image_sums, with_perceptual
 from eval.report.refit import refit_decoder
 from eval.run import Run, open_run, splits_of
 from models import ImageTokenizer
@@ -108,7 +108,7 @@ def _judged(
         "gap": None if tokenless else gap.rows(figures, tokens),
         "gap_levels": gap.level_figures(),
         **_distances(ready.distances, len(opened.test_images), unavailable),
-        "definitions": definitions(ready.perceptual) | ready.said | CODE_DEFINITIONS,
+        "definitions": definitions(ready.weights, ready.perceptual and ready.perceptual.definition),
         "weights": ready.weights,
         "unavailable": unavailable,
         "versions": {name: version(name) for name in PACKAGES},
