@@ -20,7 +20,7 @@ from eval.__main__ import main
 from eval.report import evaluate as report_module
 from eval.report.evaluate import ImageErrors, evaluate_run, rates
 from eval.report.judges import Judges
-from eval.report.text import format_report
+from eval.report.tables import format_report
 from eval.run import open_run
 from models import build_model
 from training.checkpoint import save_checkpoint
