@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -73,10 +72,10 @@ def evaluate_run(
         decoders=gap.decoders,
         decoder_sums=with_perceptual(squared_error_sums, ready.perceptual),
         observers=[gap.observe, *map(_observer, ready.distances.values()), *observers],
-        progress=lambda parts: _bar(list(parts), "test images", "batch"),
+        progress=_bar("test images", "batch"),
     )
     if len(model.levels) > 1:
-        bar = functools.partial(_bar, what="levels", unit="batch")
+        bar = _bar("levels", "batch")
         added = level_ablation(model, images, batch_size=batch_size, progress=bar)
         figures["levels"] = list(map(operator.or_, added, figures["levels"]))
     add_global_psnr(figures)
@@ -153,13 +152,13 @@ def _refit(opened: Run, data_dir: str | None, steps: int) -> ImageTokenizer | No
         train,
         steps=steps,
         batch_size=config.optimizer.batch_size,
-        progress=lambda r: _bar(r, "refitting the decoder", "step"),
+        progress=_bar("refitting the decoder", "step"),
     )
 
 
-def _bar(items: Iterable[Any], what: str, unit: str) -> Iterable[Any]:
-    bar: Iterable[Any] = tqdm(items, desc=what, unit=unit, leave=False, disable=None)
-    return bar
+def _bar(what: str, unit: str) -> Any:
+    """A bar over the items of an iterable, on a terminal."""
+    return lambda items: tqdm(list(items), desc=what, unit=unit, leave=False, disable=None)
 
 
 def _observer(distance: FrechetDistance) -> Observer:
