@@ -87,6 +87,7 @@ def _judged(
 ) -> dict[str, Any]:
     """The report: what was judged, the figures, and what they mean."""
     model, config, unavailable = opened.model, opened.config, [*ready.unavailable]
+    lpips = None if ready.perceptual is None else ready.perceptual.definition
     height, width = opened.test_images.shape[2:]
     tokens = [rows * columns for rows, columns in model.grids(height, width)]
     sizes = [level.codebook_size for level in model.levels]
@@ -107,7 +108,7 @@ def _judged(
         "gap": None if tokenless else gap.rows(figures, tokens),
         "gap_levels": gap.level_figures(),
         **_distances(ready.distances, len(opened.test_images), unavailable),
-        "definitions": definitions(ready.weights, ready.perceptual and ready.perceptual.definition),
+        "definitions": definitions(ready.weights, lpips),
         "weights": ready.weights,
         "unavailable": unavailable,
         "versions": {name: version(name) for name in PACKAGES},
