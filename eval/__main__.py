@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from eval.cli import codec, compare, doctor, report
-from training.cli import OneLineErrors
+from training.config.cli import OneLineErrors
 from training.errors import UserError
 
 # Former commands, and what to do instead.
