@@ -17,10 +17,11 @@ import train
 from models import build_model
 from models.build import ARCHITECTURES, CONTROLLERS
 from models.build import QUANTIZERS as BUILDERS
+from models.peers import PEERS
 from training.checkpoint import new_model
 from training.config import PRESETS, TrainConfig
 from training.config.migration import migrate_config, migrate_model_config
-from training.config.quantizers import OWN, PEERS, QUANTIZERS, SOFT, read_quantizers
+from training.config.quantizers import OWN, QUANTIZERS, SOFT, read_quantizers
 from training.config.sections import SECTIONS
 from training.errors import UserError
 
@@ -245,7 +246,7 @@ def out_of_range() -> list[tuple[str, float, float | None]]:
     cases: list[tuple[str, float, float | None]] = []
     for name, spec in FIELDS.items():
         step = 1 if TrainConfig.kinds()[name] is int else 1e-6
-        low, high, above = spec.range
+        low, high, above = spec.minimum, spec.maximum, spec.above
         cases += [(name, low - step, low)] if low is not None else []
         cases += [(name, high + step, high)] if high is not None else []
         cases += [(name, above, None)] if above is not None else []
