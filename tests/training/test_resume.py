@@ -195,8 +195,7 @@ def assert_stopped_and_resumable(whole: Path, out: Path, stderr: str) -> None:
     assert "Traceback" not in stderr
     [line] = [line for line in stderr.splitlines() if line.startswith("stopped")]
     assert line == (
-        "stopped at step 5 of 16 and saved; continue with: "
-        f"python train.py --resume --out '{out}'"
+        f"stopped at step 5 of 16 and saved; continue with: python train.py --resume --out '{out}'"
     )
     assert checkpoint(out)["step"] == 5
     assert not (out / "metrics.jsonl").exists()

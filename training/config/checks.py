@@ -72,6 +72,11 @@ def _model_conflicts(config: TrainConfig) -> Iterator[str]:
     stride = 8 if model.architecture == "vqvae2" else 4
     if size % stride:
         yield f"image_size must be a multiple of {stride} for {model.architecture}, got {size}"
+    if model.shared_scale and not model.normalize_latents:
+        yield (
+            "shared_scale is of the normalisation that normalize_latents false switches off: give "
+            "--shared-scale or --no-normalize-latents, not both"
+        )
     if config.optimizer.lpips_weights and not config.optimizer.perceptual_weight:
         yield "lpips_weights does nothing without perceptual_weight: give both"
 

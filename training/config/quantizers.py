@@ -55,7 +55,7 @@ def _definitions(package: str, folder: str) -> dict[str, ast.stmt]:
     """What the modules of a folder define at their top, found without importing its package."""
     spec = find_spec(package)
     assert spec is not None
-    found = {}
+    found: dict[str, ast.stmt] = {}
     for path in Path(str(spec.origin)).parent.joinpath(folder).glob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
