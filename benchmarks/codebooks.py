@@ -29,7 +29,6 @@ ROOT = Path(__file__).resolve().parents[1]
 ENGINES = ("dense", "attention", "VectorQuantize")
 # (N, K) float32 matrices that an engine holds at its peak, rounded up; for the choice of what fits.
 MATRICES = {"dense": 5, "attention": 0, "VectorQuantize": 7}
-MIB = 2**20
 
 Case = dict[str, Any]
 
@@ -49,9 +48,9 @@ def main() -> None:
         print(f"{row['series']} {row['engine']} N={row['n']} K={row['k']}", seen, file=sys.stderr)
     result = {"machine": machine(args), "rows": rows}
     args.output.mkdir(parents=True, exist_ok=True)
-    replace(args.output / "codebooks.json", lambda path: path.write_text(json.dumps(result)))
+    (args.output / "codebooks.json").write_text(json.dumps(result))
     if importlib.util.find_spec("matplotlib"):
-        replace(args.output / "codebooks.png", lambda path: plot(rows, path))
+        plot(rows, args.output / "codebooks.png")
     print(table(rows))
 
 
@@ -91,9 +90,8 @@ def run(case: Case, limit: float) -> Case:
         return {**case, "left_out": f"needs about {need / 2**30:.0f} GiB"}
     command = [sys.executable, __file__, "--case", json.dumps(case)]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
-    )
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=env)
     if done.returncode:
         return {**case, "left_out": f"failed with status {done.returncode}"}
     return {**case, **json.loads(done.stdout.splitlines()[-1])}
@@ -143,7 +141,7 @@ def timed(step: Callable[[Any], object], x: Any, seconds: float) -> dict[str, fl
         "seconds": median(wall),
         "seconds_min": min(wall),
         "cpu_seconds": median(cpu),
-        "extra_mib": (peak(x.device) - before) / MIB,
+        "extra_mib": (peak(x.device) - before) / 2**20,
         "repeats": len(wall),
     }
 
@@ -221,29 +219,18 @@ def available_memory() -> float:
 
 def machine(args: argparse.Namespace) -> dict[str, Any]:
     """What the figures depend on."""
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import version
 
-    versions: dict[str, str | None] = {}
-    for package in ("torch", "vector-quantize-pytorch"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = None
+    peer = "vector-quantize-pytorch"
     return {
         "python": platform.python_version(),
         "processor": platform.machine(),
         "cores": os.cpu_count(),
         "threads": args.threads,
         "device": args.device,
-        **versions,
+        "torch": version("torch"),
+        peer: version(peer) if importlib.util.find_spec("vector_quantize_pytorch") else None,
     }
-
-
-def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write under a temporary name, then rename, so that no half-written file is ever seen."""
-    temporary = path.with_name(f".{os.getpid()}-{path.name}")
-    write(temporary)
-    os.replace(temporary, path)
 
 
 def table(rows: list[Case]) -> str:
@@ -285,15 +272,13 @@ def ratio(row: Case, rows: list[Case], engine: str, key: str) -> str:
 
 def plot(rows: list[Case], path: Path) -> None:
     """Time and memory over K and over N, in one picture."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 
     clock = clock_of(rows[0])
     panels = [("main", "k"), ("growth in K", "k"), ("growth in N", "n")]
-    figure, axes = plt.subplots(2, len(panels), figsize=(12, 6.5), layout="constrained")
+    figure = Figure(figsize=(12, 6.5), layout="constrained")
+    axes = figure.subplots(2, len(panels))
     for column, (series, size) in enumerate(panels):
         for line, (key, label) in enumerate([(clock, "seconds"), ("extra_mib", "extra MiB")]):
             axis = axes[line, column]
@@ -308,7 +293,6 @@ def plot(rows: list[Case], path: Path) -> None:
             axis.grid(alpha=0.3)
     axes[0, 0].legend()
     figure.savefig(path, format="png", dpi=120)
-    plt.close(figure)
 
 
 if __name__ == "__main__":

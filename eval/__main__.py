@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
+from eval.cli import codec, compare, doctor, report
+from training.config.cli import OneLineErrors
 from training.errors import UserError
 
-# Module and function of each command; a module is imported when one of its commands is asked for.
-COMMANDS = {
-    "compare": "eval.cli.compare:command",
-    "compress": "eval.cli.codec:compress",
-    "decompress": "eval.cli.codec:decompress",
-    "doctor": "eval.cli.doctor:doctor",
-    "rate": "eval.cli.codec:rate",
-    "report": "eval.cli.report:report",
-    "tokens": "eval.cli.codec:tokens",
-}
 # Former commands, and what to do instead.
 GONE = {
     "cluster": "use python -m experiments.documents, or python -m experiments.satellites",
@@ -26,35 +16,26 @@ GONE = {
 }
 
 
-class Group(click.Group):
-    """Loads a command when it is called; shows a wrong call as one line."""
-
-    def list_commands(self, context: click.Context) -> list[str]:
-        """Names of all commands."""
-        return sorted(COMMANDS)
+class Group(OneLineErrors, click.Group):
+    """A group that shows a wrong call as one line, and says what became of former commands."""
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """The command of that name, loaded now."""
+        """The command of that name."""
         if name in GONE:
             raise UserError(f"eval {name} is gone: {GONE[name]}")
-        if name not in COMMANDS:
-            return None
-        module, function = COMMANDS[name].split(":")
-        command: click.Command = getattr(import_module(module), function)
-        return command
-
-    def invoke(self, context: click.Context) -> object:
-        """Run the command."""
-        try:
-            return super().invoke(context)
-        except (UserError, OSError) as error:
-            click.echo(f"Error: {error}", err=True)
-            context.exit(getattr(error, "exit_code", 1))
+        return super().get_command(context, name)
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Judge what train.py made."""
+
+
+for command in (
+    compare.compare, codec.compress, codec.decompress, doctor.doctor, codec.rate, report.report,
+    codec.tokens,
+):  # fmt: skip
+    main.add_command(command)
 
 
 if __name__ == "__main__":

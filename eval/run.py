@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models import ImageTokenizer
-from softvq import Codebook, SoftCodebook
+from softvq import VQCodebook, VQEMACodebook
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
 from training.data.splits import ImageSplits, load_splits
@@ -77,8 +77,7 @@ def model_hash(network: ImageTokenizer) -> str:
     state = network.state_dict()
     for name, module in network.named_modules():
         # Token files are bound to what hard codebooks' usage was called when they were written.
-        hard = isinstance(module, Codebook) and not isinstance(module, SoftCodebook)
-        if hard and f"{name}.running_usage" in state:
+        if isinstance(module, VQCodebook | VQEMACodebook) and f"{name}.running_usage" in state:
             state[f"{name}.cluster_size"] = state.pop(f"{name}.running_usage")
     for name, tensor in sorted(state.items()):
         value = tensor.detach().cpu().contiguous()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -119,6 +120,18 @@ def pairing_table(mappings: Mapping[str, Mapping[str, str]]) -> str:
     """
     rows = [[n, ", ".join(f"{k} {label}" for k, label in m.items())] for n, m in mappings.items()]
     return markdown(rows, ["method", "clusters and their classes, test rows of the first seed"])
+
+
+def fitted(model: Any, rows: ArrayLike) -> Any:
+    """Fit a model of scikit-learn; what did not converge, or lacks clusters, is no news.
+
+    The best of several initialisations is kept, whether or not all of them converged.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(rows)
 
 
 def best_start(latents: Tensor, codebook_size: int, seed: int, starts: int) -> int:

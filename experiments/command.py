@@ -1,10 +1,9 @@
-"""What the experiments' commands share: errors in one line, and where the data lies."""
+"""What the experiments' commands share: settings of click, and where the data lies."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -12,21 +11,6 @@ from training.errors import UserError
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 FOLDER = click.Path(path_type=Path, file_okay=False)
-
-
-class Command(click.Command):
-    """A click command that shows a wrong call as one line and ends with its exit status.
-
-    Use it as ``@click.command(cls=Command, context_settings=SETTINGS)``.
-    """
-
-    def invoke(self, context: click.Context) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(context)
-        except (UserError, OSError) as error:
-            click.echo(f"Error: {error}", err=True)
-            context.exit(getattr(error, "exit_code", 1))
 
 
 def data_folder(name: str, given: Path | None, option: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -57,6 +57,8 @@ DEFAULTS: dict[str, Any] = {
     "temperature_steps": 0,
     "seed": 0,
 }
+SHAPE = ("hidden_channels", "residual_channels", "residual_blocks")
+NORM = ("normalize_latents", "shared_scale")
 
 
 def build_model(config: Mapping[str, Any]) -> ImageTokenizer:
@@ -93,19 +95,19 @@ def build_model(config: Mapping[str, Any]) -> ImageTokenizer:
 
 
 def _vqvae(config: dict[str, Any]) -> VQVAE:
-    shape = _shape(config)
+    shape = NetworkShape(**_some(config, SHAPE))
     channels = config["in_channels"], config["codebook_dim"]
     return VQVAE(
         ConvEncoder(*channels, shape),
         _codebook(config),
         ConvDecoder(*channels, shape),
-        normalize_latents=config["normalize_latents"],
-        shared_scale=config["shared_scale"],
+        **_some(config, NORM),
     )
 
 
 def _vqvae2(config: dict[str, Any]) -> VQVAE2:
-    hidden, dim, shape = config["hidden_channels"], config["codebook_dim"], _shape(config)
+    shape = NetworkShape(**_some(config, SHAPE))
+    hidden, dim = config["hidden_channels"], config["codebook_dim"]
     if config["level_pools"] is not None:
         raise ValueError("a VQ-VAE-2 has its two levels by itself: level_pools must be None")
     top, bottom = _level_configs(config, 2, channel_first=True)
@@ -118,15 +120,12 @@ def _vqvae2(config: dict[str, Any]) -> VQVAE2:
         _level(bottom),
         nn.ConvTranspose2d(dim, dim, 4, stride=2, padding=1),
         ConvDecoder(config["in_channels"], 2 * dim, shape),
-        normalize_latents=config["normalize_latents"],
-        shared_scale=config["shared_scale"],
-        level_dropout=config["level_dropout"],
+        **_some(config, (*NORM, "level_dropout")),
     )
 
 
-def _shape(config: dict[str, Any]) -> NetworkShape:
-    names = ("hidden_channels", "residual_channels", "residual_blocks")
-    return NetworkShape(*(config[name] for name in names))
+def _some(config: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: config[name] for name in names if name in config}
 
 
 def _codebook(config: dict[str, Any]) -> Codebook | CodebookStack:
@@ -173,7 +172,7 @@ def _level(config: dict[str, Any]) -> Codebook:
     values = {"channel_first": True} | config | {"dim": config["codebook_dim"]}
     if "temperature" in keywords:
         values["temperature"] = _controller(config)
-    return QUANTIZERS[config["quantizer"]](**{n: values[n] for n in keywords if n in values})
+    return QUANTIZERS[config["quantizer"]](**_some(values, keywords))
 
 
 def _keywords(quantizer: str) -> list[str]:

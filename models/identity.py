@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
@@ -14,7 +12,7 @@ class IdentityCodebook(Codebook):
     """Returns the latents as they are; a swap for a codebook, not an ``if`` in the model.
 
     It has no prototypes, so ``has_tokens`` is False: indices are all -1, all losses zero, ``usage``
-    is zero, and ``decode`` and ``hard=True`` raise.
+    is zero, ``decode`` and ``hard=True`` raise, and ``initialize`` has nothing to do.
 
     Args:
         dim: D, size of the vector axis.
@@ -51,14 +49,3 @@ class IdentityCodebook(Codebook):
     def decode(self, indices: Tensor) -> Tensor:
         """Refused: there are no prototypes."""
         raise ValueError("an identity codebook has no prototypes to decode indices with")
-
-    @torch.no_grad()
-    def initialize(
-        self,
-        latents: Tensor | Iterable[Tensor],
-        *,
-        mask: Tensor | Iterable[Tensor | None] | None = None,
-        seed: int = 0,
-        iterations: int = 10,
-    ) -> None:
-        """Nothing to initialise."""

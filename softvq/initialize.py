@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -124,3 +125,20 @@ def _separated(centers: Tensor, latents: Tensor, generator: torch.Generator) -> 
     scale = scale.clamp_min(1e-8).maximum(64 * torch.finfo(latents.dtype).eps * latents.abs().max())
     noise = torch.randn(centers.shape, generator=generator).to(centers)
     return torch.where(repeated[:, None], centers + scale * noise, centers)
+
+
+def with_masks(
+    latents: Tensor | Iterable[Tensor], mask: Tensor | Iterable[Tensor | None] | None
+) -> list[tuple[Tensor, Tensor | None]]:
+    """One or several tensors of latents, each with its mask.
+
+    Raises:
+        ValueError: If there is no tensor, or not a mask for each.
+    """
+    parts = [latents] if isinstance(latents, Tensor) else list(latents)
+    if not parts:
+        raise ValueError("no batch of latents was given; pass at least one tensor")
+    masks = [mask] * len(parts) if mask is None or isinstance(mask, Tensor) else list(mask)
+    if len(masks) != len(parts):
+        raise ValueError(f"{len(parts)} tensors of latents need as many masks, got {len(masks)}")
+    return list(zip(parts, masks, strict=True))

@@ -46,7 +46,8 @@ class Pretrained(nn.Module):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         # Beside the tensors, where torch keeps the versions of modules.
-        destination._metadata[prefix[:-1]]["class"] = type(self).__name__
+        kinds = getattr(destination, "_metadata", {}).get(prefix[:-1], {})
+        kinds["class"] = type(self).__name__
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any
@@ -54,12 +55,11 @@ class Pretrained(nn.Module):
         kind = local_metadata.get("class")
         if kind is None or kind in [base.__name__ for base in type(self).__mro__]:
             super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
-            return
-        errors = args[-1]
-        errors.append(
-            f"the state at {prefix + 'codebook'!r} is that of a {kind}, not of a "
-            f"{type(self).__name__}; load it into a {kind}"
-        )
+        else:
+            args[-1].append(  # torch's list of error messages
+                f"the state at {prefix + 'codebook'!r} is that of a {kind}, not of a "
+                f"{type(self).__name__}; load it into a {kind}"
+            )
 
     def save_pretrained(self, path: str | os.PathLike[str]) -> None:
         """Write weights and config with safetensors.
@@ -75,12 +75,11 @@ class Pretrained(nn.Module):
         config = json.dumps(config_of(self), indent=2)
         tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
         weights = safetensors.torch.save(tensors, {"softvq": config, "format": "pt"})
-        if path.suffix == ".safetensors":
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _replace({path: weights})
-        else:
-            path.mkdir(parents=True, exist_ok=True)
-            _replace({path / WEIGHTS: weights, path / CONFIG: (config + "\n").encode()})
+        files = {path: weights}
+        if path.suffix != ".safetensors":
+            files = {path / WEIGHTS: weights, path / CONFIG: (config + "\n").encode()}
+        next(iter(files)).parent.mkdir(parents=True, exist_ok=True)
+        _replace(files)
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str]) -> Self:

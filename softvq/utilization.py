@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ._internal.distributed import summed
-from .codebooks.layout import check_mask, checked_indices
+from .codebooks.interface import check_mask, checked_indices
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,8 @@ class UtilizationTracker(nn.Module):
             TypeError: If the indices are not integers, or the mask is not bool.
             ValueError: If the mask has another shape.
         """
-        check_mask(mask, indices.shape, "the indices' shape")
+        if mask is not None:
+            check_mask(mask, indices.shape, "the indices' shape")
         kept = indices.flatten() if mask is None else indices[mask]
         indices = checked_indices(kept, self.codebook_size)
         # Shifted by one, so that padding falls into a bin of its own.

@@ -131,3 +131,17 @@ def snapshot(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def evaluate(*words: object) -> Result:
+    """``python -m eval WORDS``, in this process."""
+    from eval.__main__ import main
+
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def assert_refused(result: Result, status: int, message: str) -> None:
+    """A call ended with a status and one line that says why."""
+    errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert (result.exit_code, len(errors)) == (status, 1), result.output
+    assert message in errors[0]

@@ -4,7 +4,11 @@
 """
 
 import inspect
+import sys
 from pathlib import Path
+
+# As a script this file would else find tests/softvq first.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import softvq
 import softvq.functional

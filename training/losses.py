@@ -12,13 +12,9 @@ from torch.nn import functional as F
 from .config.sections import OptimizerConfig
 from .weights import WeightsError, fetch_weights, fill, read_weights
 
-NETS = ("squeeze", "alex", "vgg")
-# Names of torchvision's networks, and of their weights.
-_TORCHVISION = {
-    "squeeze": ("squeezenet1_1", "SqueezeNet1_1_Weights"),
-    "alex": ("alexnet", "AlexNet_Weights"),
-    "vgg": ("vgg16", "VGG16_Weights"),
-}
+# By torchvision's names of the networks.
+_TORCHVISION = {"squeeze": "squeezenet1_1", "alex": "alexnet", "vgg": "vgg16"}
+NETS = tuple(_TORCHVISION)
 # The smallest side on which no pooling of the network runs dry.
 _SMALLEST = {"squeeze": 17, "alex": 31, "vgg": 16}
 OPTION = "--lpips-weights"
@@ -86,13 +82,12 @@ class PerceptualDistance(nn.Module):
         self.resize = resize
         self.network = _package(net)
         tower = self.network.net
+        what = f"torchvision's weights of {_TORCHVISION[net]}"
         if weights is None:
-            found, origin = _downloaded(net), "torchvision's"
+            found = fetch_weights(lambda: _downloaded(net), OPTION, what)
         else:
-            name = _TORCHVISION[net][0]
-            found = read_weights(weights, OPTION, f"torchvision's weights of {name}")
-            origin = str(weights)
-        fill(tower, _in_slices(tower, found), OPTION, origin)
+            found = read_weights(weights, OPTION, what)
+        fill(tower, _in_slices(tower, found), OPTION, weights or "torchvision's")
         self.requires_grad_(False)
 
     def train(self, mode: bool = True) -> PerceptualDistance:
@@ -152,12 +147,9 @@ def _package(net: str) -> Any:
 def _downloaded(net: str) -> dict[str, Tensor]:
     from torchvision import models
 
-    name, weights = _TORCHVISION[net]
-    chosen = getattr(models, weights).IMAGENET1K_V1
-    what = f"torchvision's weights of {name}"
-    found: dict[str, Tensor] = fetch_weights(
-        lambda: chosen.get_state_dict(progress=False, check_hash=True), OPTION, what
-    )
+    chosen: Any = models.get_model_weights(_TORCHVISION[net])
+    found: dict[str, Tensor]
+    found = chosen.IMAGENET1K_V1.get_state_dict(progress=False, check_hash=True)
     return found
 
 
@@ -168,9 +160,5 @@ def _in_slices(tower: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor
     classifier is left out, a name that is missing is for :func:`fill` to tell.
     """
     features = {name.removeprefix("features."): value for name, value in weights.items()}
-    renamed = {}
-    for name in tower.state_dict():
-        plain = name.split(".", 1)[1]
-        if plain in features:
-            renamed[name] = features[plain]
-    return renamed
+    plain = {name: name.split(".", 1)[1] for name in tower.state_dict()}
+    return {name: features[old] for name, old in plain.items() if old in features}

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from models import ImageTokenizer
@@ -48,7 +47,6 @@ def squared_error_sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
     return {"mse": mse.sum(), "psnr": -10 * mse.clamp_min(1e-12).log10().sum()}
 
 
-@torch.no_grad()
 def evaluate_split(
     model: ImageTokenizer,
     images: Tensor,
@@ -145,11 +143,7 @@ def finish_code_figures(
     levels = []
     for number, (level, tracker) in enumerate(zip(model.levels, trackers, strict=True)):
         prefix = f"{number}/"
-        own: dict[str, Any] = {
-            key.removeprefix(prefix): value
-            for key, value in means.items()
-            if key.startswith(prefix)
-        }
+        own = {k.removeprefix(prefix): v for k, v in means.items() if k.startswith(prefix)}
         weight = own.pop("weight")
         own = {name: value / weight if weight else 0.0 for name, value in own.items()}
         usage = tracker.compute()

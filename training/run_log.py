@@ -133,7 +133,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def table_header() -> str:
     """The heading of the table on the terminal."""
-    cells = (title.rjust(width_of(form)) for title, _, _, form in COLUMNS)
+    cells = (title.rjust(_width(form)) for title, _, _, form in COLUMNS)
     legend = (
         "soft, argmax, PSNR (mean over images): test split; T/T_c: last step; all else: training, "
         "whole epoch"
@@ -147,10 +147,9 @@ def table_row(epoch: int, lines: list[dict[str, Any]]) -> str:
     cells = [f"{epoch:5d}"]
     for _, split, key, form in COLUMNS:
         value = by_split[split].get(key)
-        cells.append("-".rjust(width_of(form)) if value is None else format(value, form))
+        cells.append("-".rjust(_width(form)) if value is None else format(value, form))
     return " ".join(cells)
 
 
-def width_of(form: str) -> int:
-    """Columns that a format such as 8.5f fills."""
-    return int(form.split(".")[0].rstrip("d%f"))
+def _width(form: str) -> int:
+    return len(format(0, form))

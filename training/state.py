@@ -27,14 +27,10 @@ def begin_run(trainer: Trainer, state: dict[str, Any] | None) -> None:
         CheckpointError: If the state does not fit the model and the optimiser.
         UserError: If the data is other data than then, or there are fewer latents than prototypes.
     """
-    if state is None:
-        _start(trainer)
-    else:
+    if state is not None:
         _restore(trainer, state)
-
-
-def _start(trainer: Trainer) -> None:
-    """Statistics of the latents first, then prototypes from latents of several batches."""
+        return
+    # Statistics of the latents first, then prototypes from latents of several batches.
     # Counted, not encoded: a quantizer of others would start itself on these raw latents.
     batch = next(trainer.feed.sample(1, step=0))
     grids = trainer.model.grids(*batch.shape[2:])

@@ -1,1 +1,1 @@
-"""One module for each command, loaded when it is called: ``command`` is the click command."""
+"""The commands; each imports what it needs when it is called, so that ``--help`` is quick."""

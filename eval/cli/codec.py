@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from eval.cli.options import DATA_DIR, DEVICE, FILE, FOLDER, JSON, LIMIT_TEST, OUT, PATH, RUN
+from eval.cli.options import (
+    DATA_DIR,
+    DEVICE,
+    FILE,
+    FOLDER,
+    JSON,
+    LIMIT_TEST,
+    OUT,
+    PATH,
+    RUN,
+    save_json,
+)
 
 
 @click.command()
@@ -27,10 +37,11 @@ def compress(
     made = write(open_model(run, device=device), images, out, levels=levels)
     if made.alphas:
         click.echo(f"transparency of {made.alphas} images is not kept", err=True)
-    rate = 8 * made.size / made.pixels
+    pictures = made.file.images
+    rate = 8 * made.size / sum(picture.width * picture.height for picture in pictures)
     click.echo(
-        f"{made.images} images, {made.size:,} bytes, {rate:.4f} bits per pixel; the tokens alone "
-        f"cost an ideal coder {made.bound:,.0f} bytes with the file's frequencies"
+        f"{len(pictures)} images, {made.size:,} bytes, {rate:.4f} bits per pixel; the tokens alone "
+        f"cost an ideal coder {made.file.bound() / 8:,.0f} bytes with the file's frequencies"
     )
     click.echo(f"written to {out}")
 
@@ -84,12 +95,9 @@ def rate(runs: tuple[Path, ...], out: Path, json_file: Path | None, **options: A
     The file to write is a PNG.
     """
     from eval.codec.rate_distortion import format_rate, plot, rate_distortion
-    from training.checkpoint import write_text
 
     result = rate_distortion(runs, **options)
     click.echo(format_rate(result))
-    if json_file is not None:
-        write_text(json_file, json.dumps(result, indent=1) + "\n")
-        click.echo(f"written to {json_file}")
+    save_json(result, json_file)
     plot(result, out)
     click.echo(f"written to {out}")

@@ -10,7 +10,7 @@ import click
 from training.errors import UserError
 
 
-@click.command("compare")
+@click.command()
 @click.option(
     "--quantizers", default="ddcl-em,vq-ema,vq", show_default=True,
     help="Names of train.py --quantizer, with commas between; with options of their own after "
@@ -37,7 +37,7 @@ from training.errors import UserError
     "-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True,
     help="Folder; what is trained there already is not trained again.",
 )  # fmt: skip
-def command(
+def compare(
     quantizers: str,
     lrs: str,
     seeds: int,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from eval.cli.options import DATA_DIR, DEVICE, JSON, RUN
+from eval.cli.options import DATA_DIR, DEVICE, JSON, RUN, save_json
 from training.errors import UserError
 
 
@@ -27,15 +26,12 @@ def doctor(context: click.Context, /, run: Path, json_file: Path | None, **optio
 
     Exit status 1 when something is severe, 0 otherwise, 2 for a wrong call.
     """
-    from eval.doctor import diagnose, format_findings, is_severe, to_json
-    from training.checkpoint import write_text
+    from eval.doctor import diagnose, format_findings, is_severe
 
     try:
         findings = diagnose(run, **options)
         click.echo(format_findings(findings))
-        if json_file is not None:
-            write_text(json_file, json.dumps(to_json(findings), indent=2) + "\n")
-            click.echo(f"written to {json_file}")
+        save_json({"findings": [finding._asdict() for finding in findings]}, json_file)
     except (UserError, OSError) as error:
         # Status 1 is a diagnosis, and a damaged checkpoint is none.
         raise UserError(str(error)) from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -22,3 +24,12 @@ LIMIT_TEST = click.option(
 )
 JSON = click.option("--json", "json_file", type=FILE, help="Write the figures to a file.")
 OUT = click.option("-o", "--out", type=FILE, required=True, help="The file to write.")
+
+
+def save_json(figures: Any, path: Path | None) -> None:
+    """Write the figures to the file of ``--json``, where it was given, and say so."""
+    from training.checkpoint import write_text
+
+    if path is not None:
+        write_text(path, json.dumps(figures, indent=2) + "\n")
+        click.echo(f"written to {path}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from eval.cli.options import DATA_DIR, DEVICE, FILE, JSON, LIMIT_TEST, RUN
+from eval.cli.options import DATA_DIR, DEVICE, FILE, JSON, LIMIT_TEST, RUN, save_json
 
 
 @click.command()
@@ -49,27 +48,22 @@ def report(
     """Figures of RUN, a run folder (its best.pt) or a checkpoint, on the test split."""
     from eval.doctor import diagnose
     from eval.report.evaluate import ImageErrors, evaluate_run
-    from eval.report.html_run import write_run_page
+    from eval.report.html import write_run_page
     from eval.report.judges import Judges
-    from eval.report.text import format_report
-    from training.checkpoint import check_target, write_text
+    from eval.report.tables import format_report
+    from training.checkpoint import check_target
 
     check_target(json_file, "--json")
     check_target(html_file, "--html")
     where: dict[str, Any] = {"data_dir": data_dir, "device": device}
-    errors = ImageErrors()
+    part, errors = where | {"limit_test": limit_test}, ImageErrors()
     figures = evaluate_run(
-        run, **where, limit_test=limit_test, batch_size=batch_size, refit_steps=refit_steps,
-        judges=Judges(**judges), observers=[errors],
+        run, **part, batch_size=batch_size, refit_steps=refit_steps, judges=Judges(**judges),
+        observers=[errors],
     )  # fmt: skip
     click.echo(format_report(figures))
-    if json_file is not None:
-        write_text(json_file, json.dumps(figures, indent=2) + "\n")
-        click.echo(f"written to {json_file}")
+    save_json(figures, json_file)
     if html_file is not None:
         findings = diagnose(run, **where)
-        own = errors.values()
-        write_run_page(
-            html_file, run, figures, findings, **where, limit_test=limit_test, errors=own
-        )
+        write_run_page(html_file, run, figures, findings, **part, errors=errors.values())
         click.echo(f"written to {html_file}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -24,7 +23,6 @@ from eval.codec.format import (
 )
 from eval.codec.names import named, picture_names
 from eval.codec.tiles import (
-    Size,
     boxes,
     chunks,
     cut,
@@ -43,22 +41,11 @@ from training.data.image_folder import open_image
 from training.errors import UserError
 
 
-@dataclass(frozen=True)
-class Compressed:
-    """What a compression made.
+class Compressed(NamedTuple):
+    """What a compression made: the tokens, the bytes of the file, and images once transparent."""
 
-    Attributes:
-        images: Number of images.
-        pixels: Of all images together.
-        size: Bytes of the file.
-        bound: Bytes that the tokens alone cost under the counts used.
-        alphas: Images whose transparency was left out.
-    """
-
-    images: int
-    pixels: int
+    file: TokenFile
     size: int
-    bound: float
     alphas: int
 
 
@@ -93,13 +80,7 @@ def compress(
     data = encode(opened(), [name for name, _ in found], model, levels=levels)
     content = to_bytes(data)
     write_atomic(out, lambda file: file.write(content))
-    return Compressed(
-        images=len(found),
-        pixels=sum(image.width * image.height for image in data.images),
-        size=len(content),
-        bound=data.bound() / 8,
-        alphas=alphas,
-    )
+    return Compressed(data, len(content), alphas)
 
 
 def decompress(model: Model, file: Path, folder: Path, *, levels: int | None = None) -> list[Path]:
@@ -199,19 +180,26 @@ def decode(data: TokenFile, model: Model, *, levels: int | None = None) -> Itera
     check_model(data.model, model.hash)
     count = check_levels(levels, len(data.codebook_sizes))
     grids = [
-        network.grids(height, width)[:count]
+        network.grids(height, width)
         for image in data.images
         for width, height in tile_sizes(image.size, network.stride)
     ]
-    tokens = [
-        _split(part, [grid[n] for grid in grids]) for n, part in enumerate(data.tokens[:count])
-    ]
-    return _pictures(data, [list(own) for own in zip(*tokens, strict=True)], network, model.device)
+    levels_of_tiles = []
+    for number, tokens in enumerate(data.tokens[:count]):
+        lengths = [math.prod(grid[number]) for grid in grids]
+        if sum(lengths) != len(tokens):
+            raise TokenFileError("it has not as many tokens as its images need of this model")
+        parts = zip(torch.from_numpy(tokens).split(lengths), grids, strict=True)
+        levels_of_tiles.append([part.view(grid[number]) for part, grid in parts])
+    return _pictures(data, list(zip(*levels_of_tiles, strict=True)), network, model.device)
 
 
 @torch.no_grad()
 def _pictures(
-    data: TokenFile, tokens: list[list[Tensor]], network: ImageTokenizer, device: torch.device
+    data: TokenFile,
+    tokens: list[tuple[Tensor, ...]],
+    network: ImageTokenizer,
+    device: torch.device,
 ) -> Iterator[Image.Image]:
     """Pictures from the tokens (h_l, w_l) of each tile."""
     left = iter(tokens)
@@ -221,10 +209,8 @@ def _pictures(
         tiles = [Image.new("RGB", (1, 1))] * len(sizes)
         for group in groups(sizes):
             width, height = sizes[group[0]]
-            batch = [
-                torch.stack(level).to(device)
-                for level in zip(*(own[number] for number in group), strict=True)
-            ]
+            levels = zip(*(own[number] for number in group), strict=True)
+            batch = [torch.stack(level).to(device) for level in levels]
             decoded = network.decode_tokens(batch, (height, width)).mul(255).round().byte().cpu()
             for number, picture in zip(group, decoded, strict=True):
                 tiles[number] = to_picture(picture)
@@ -232,15 +218,6 @@ def _pictures(
         for image in chunk:
             own_tiles = [next(ready) for _ in boxes(image.size)]
             yield paste(image.size, own_tiles).convert(image.mode)
-
-
-def _split(tokens: NDArray[np.int64], grids: list[Size]) -> list[Tensor]:
-    """Tokens of a level as (h, w) for each tile."""
-    lengths = [height * width for height, width in grids]
-    if sum(lengths) != len(tokens):
-        raise TokenFileError("it has not as many tokens as its images need of this model")
-    parts = torch.from_numpy(tokens).split(lengths)
-    return [part.view(grid) for part, grid in zip(parts, grids, strict=True)]
 
 
 def check_levels(levels: int | None, there: int) -> int:

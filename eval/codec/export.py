@@ -19,6 +19,7 @@ from training.errors import UserError
 SPLITS = ("train", "val", "test")
 
 
+@torch.no_grad()
 def write_tokens(
     model: Model,
     out: Path,
@@ -48,32 +49,24 @@ def write_tokens(
     unknown = [split for split in splits if split not in SPLITS]
     if unknown:
         raise UserError(f"unknown split {unknown[0]!r}; known: {', '.join(SPLITS)}")
-    config = TrainConfig.from_dict(model.state["config"])
+    network, config = model.network, TrainConfig.from_dict(model.state["config"])
     data = splits_of(config, data_dir, limit_train=limit, limit_test=limit)
     tensors: dict[str, Tensor] = {}
     for split in splits:
-        levels = split_tokens(model, getattr(data, split), batch_size)
-        for number, tokens in enumerate(levels, start=1):
-            tensors[f"{split}.level_{number}"] = tokens
+        parts = [
+            network.split(network.tokens(to_float(part.to(model.device))))
+            for part in getattr(data, split).split(batch_size)
+        ]
+        for number, level in enumerate(zip(*parts, strict=True), start=1):
+            tensors[f"{split}.level_{number}"] = torch.cat(level).int().cpu().contiguous()
         labels = getattr(data, f"{split}_labels")
         if labels is not None:
             tensors[f"{split}.labels"] = labels
     metadata = {
         "model": model.hash,
-        "codebook_sizes": json.dumps([level.codebook_size for level in model.network.levels]),
+        "codebook_sizes": json.dumps([level.codebook_size for level in network.levels]),
         "dataset": data.name,
     }
     content = safetensors.torch.save(tensors, metadata)
     write_atomic(out, lambda file: file.write(content))
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-
-
-@torch.no_grad()
-def split_tokens(model: Model, images: Tensor, batch_size: int) -> list[Tensor]:
-    """Tokens int32 (N, h, w) of each level."""
-    network = model.network
-    parts = [
-        network.split(network.tokens(to_float(part.to(model.device))))
-        for part in images.split(batch_size)
-    ]
-    return [torch.cat(level).int().cpu().contiguous() for level in zip(*parts, strict=True)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,8 @@ def rate_distortion(
     Raises:
         UserError: If a run cannot be used, or the runs are of different data.
     """
-    opened = [
-        open_run(run, limit_test=limit_test, data_dir=data_dir, device=device) for run in runs
-    ]
+    where: dict[str, Any] = {"limit_test": limit_test, "data_dir": data_dir, "device": device}
+    opened = [open_run(run, **where) for run in runs]
     images = opened[0].test_images
     for run, other in zip(runs, opened, strict=True):
         if not torch.equal(other.test_images, images):
@@ -58,9 +58,8 @@ def rate_distortion(
                 f"{run} was trained on {other.dataset}, {runs[0]} on {opened[0].dataset}: test "
                 "images differ, so their rates do not compare"
             )
-    names = labels(runs)
     curves: list[dict[str, Any]] = []
-    for name, other in zip(names, opened, strict=True):
+    for name, other in zip(labels(runs), opened, strict=True):
         points = token_points(model_of(other.path, other.state, other.model), images)
         curves.append({"name": name, "kind": "tokens", "points": points})
     pictures = [to_picture(image) for image in images]
@@ -79,14 +78,10 @@ def token_points(model: Model, images: Tensor) -> list[dict[str, Any]]:
     for levels in range(1, len(model.network.levels) + 1):
         file = encode(pictures, names, model, levels=levels)
         content = to_bytes(file)
-        decoded = to_tensor(list(decode(from_bytes(content), model)))
-        points.append(
-            {
-                "levels": levels,
-                "bound_bits_per_pixel": file.bound() / images[:, 0].numel(),
-                **quality_of(decoded, images, len(content)),
-            }
-        )
+        decoded = to_tensor(decode(from_bytes(content), model))
+        bound = file.bound() / images[:, 0].numel()
+        quality = quality_of(decoded, images, len(content))
+        points.append({"levels": levels, "bound_bits_per_pixel": bound, **quality})
     return points
 
 
@@ -137,15 +132,15 @@ def codec_point(
 
 def quality_of(decoded: Tensor, images: Tensor, size: int) -> dict[str, float]:
     """Bits per pixel of so many bytes, and means over images of PSNR and SSIM."""
-    sums: dict[str, float] = {}
+    sums = Counter[str]()
     for ours, theirs in zip(decoded.split(256), images.split(256), strict=True):
-        for name, value in image_sums(to_float(ours), to_float(theirs)).items():
-            sums[name] = sums.get(name, 0.0) + float(value)
+        found = image_sums(to_float(ours), to_float(theirs))
+        sums.update({name: float(value) for name, value in found.items()})
     means = {name: value / len(images) for name, value in sums.items() if name != "mse"}
     return {"bits_per_pixel": 8 * size / images[:, 0].numel(), **means}
 
 
-def to_tensor(pictures: Sequence[Image.Image]) -> Tensor:
+def to_tensor(pictures: Iterable[Image.Image]) -> Tensor:
     """RGB pictures of one size as uint8 (N, C, H, W)."""
     return torch.stack([to_pixels(picture) for picture in pictures])
 
@@ -170,13 +165,9 @@ def plot(result: dict[str, Any], path: Path) -> None:
     for axis, (key, label) in zip(axes, (("psnr", "PSNR (dB)"), ("ssim", "SSIM")), strict=True):
         for curve in result["curves"]:
             points = [p for p in curve["points"] if key in p]
+            rates, values = [p["bits_per_pixel"] for p in points], [p[key] for p in points]
             if points:
-                axis.plot(
-                    [p["bits_per_pixel"] for p in points],
-                    [p[key] for p in points],
-                    styles[curve["kind"]],
-                    label=curve["name"],
-                )
+                axis.plot(rates, values, styles[curve["kind"]], label=curve["name"])
         axis.set(xscale="log", xlabel="bits per pixel, of real files", ylabel=label)
         axis.grid(alpha=0.3)
     axes[0].legend(fontsize="small")
@@ -186,17 +177,14 @@ def plot(result: dict[str, Any], path: Path) -> None:
 
 def format_rate(result: dict[str, Any]) -> str:
     """The token curves as a table."""
+    forms = {
+        "levels": "d", "bits_per_pixel": ".4f", "bound_bits_per_pixel": ".4f", "psnr": ".2f",
+        "ssim": ".4f",
+    }  # fmt: skip
     rows = [
-        [
-            curve["name"],
-            p["levels"],
-            f"{p['bits_per_pixel']:.4f}",
-            f"{p['bound_bits_per_pixel']:.4f}",
-            f"{p['psnr']:.2f}",
-            cell(p.get("ssim"), ".4f"),
-        ]
+        [curve["name"], *(cell(point.get(key), form) for key, form in forms.items())]
         for curve in result["curves"]
         if curve["kind"] == "tokens"
-        for p in curve["points"]
+        for point in curve["points"]
     ]
     return Table(["run", "levels", "bits/pixel", "entropy", "PSNR", "SSIM"], rows).text()

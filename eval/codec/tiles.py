@@ -7,13 +7,15 @@ picture of any size; where it has more than one, a seam may show.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
+
+from eval.codec.format import ImageEntry
 
 # Pixels to have in the network at once, and the longest side of a tile.
 BATCH_PIXELS = 2**18
@@ -22,15 +24,8 @@ TILE = 512
 Size = tuple[int, int]  # width, height
 
 
-class Sized(Protocol):
-    """A picture, or what a file says of one."""
-
-    @property
-    def size(self) -> Size:
-        """Width and height."""
-
-
-Item = TypeVar("Item", bound=Sized)
+# A picture, or what a file says of one.
+Item = TypeVar("Item", Image.Image, ImageEntry)
 
 
 def boxes(size: Size) -> list[tuple[int, int, int, int]]:

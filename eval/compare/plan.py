@@ -32,6 +32,7 @@ from training.start import read_status
 
 # What a comparison itself sets.
 RESERVED = {"quantizer", "lr", "seed", "epochs", "steps", "out"}
+TRUTH = {"true": True, "false": False}
 # What may differ between what was asked for and what a folder holds.
 FREE = {"out", "data_dir", "device"}
 
@@ -106,11 +107,7 @@ def train_all(runs: Sequence[tuple[str, float, int]], plan: Plan, jobs: int) -> 
         new_model(plan.config(quantizer, plan.lrs[0], 0).model_config(total_steps=1))
     threads = max(1, (os.cpu_count() or 1) // jobs)
     with ThreadPoolExecutor(jobs) as pool:
-        failed = [
-            folder
-            for folder in pool.map(lambda run: _train_one(plan, run, threads), waiting)
-            if folder
-        ]
+        failed = [f for f in pool.map(lambda run: _train_one(plan, run, threads), waiting) if f]
     if failed:
         raise UserError(
             f"{len(failed)} of {len(waiting)} runs failed, the first {failed[0]}, with "
@@ -121,8 +118,7 @@ def train_all(runs: Sequence[tuple[str, float, int]], plan: Plan, jobs: int) -> 
 def _last_line(folder: Path) -> str:
     """What a run said last."""
     lines = (folder / "train.log").read_text(errors="replace").splitlines()
-    told = [line.strip() for line in lines if line.strip()]
-    return told[-1] if told else "nothing in train.log"
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing in train.log")
 
 
 def _train_one(plan: Plan, run: tuple[str, float, int], threads: int) -> Path | None:
@@ -191,18 +187,12 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise UserError(f"options are given as NAME=VALUE, got {setting!r}")
         try:
-            given[name] = _truth(text) if kinds[name] is bool else kinds[name](text)
-        except ValueError as error:
+            given[name] = TRUTH[text] if kinds[name] is bool else kinds[name](text)
+        except (ValueError, KeyError) as error:
             own = kinds[name].__name__
             kind = "true or false" if own == "bool" else f"a value of type {own}"
             raise UserError(f"{name} needs {kind}, got {text!r}") from error
     return given
-
-
-def _truth(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError(text)
-    return text == "true"
 
 
 def finished(plan: Plan, quantizer: str, lr: float, seed: int) -> bool:
@@ -221,9 +211,8 @@ def finished(plan: Plan, quantizer: str, lr: float, seed: int) -> bool:
     has = TrainConfig.from_dict(saved).options(defaults=True)
     asked = plan.config(quantizer, lr, seed).options(defaults=True)
     for name, value in asked.items():
-        if name in FREE or (name == "dataset" and value == "auto"):
-            continue
-        if has.get(name) != value:
+        open_ = name in FREE or (name == "dataset" and value == "auto")
+        if not open_ and has.get(name) != value:
             raise UserError(
                 f"{folder} was trained with {name} {has.get(name)}, this comparison asks for "
                 f"{value}: give another --out"

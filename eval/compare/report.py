@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tabulate import tabulate
 
 from eval.compare.intervals import summary
@@ -57,8 +57,8 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
         train_all([(q, lr, 0) for q in plan.quantizers for lr in plan.lrs], plan, jobs)
     sweeps = {q: errors for q in plan.quantizers if (errors := sweep(plan, q))}
     if train:
-        wanted = [(q, best_lr(e), s) for q, e in sweeps.items() for s in range(1, plan.seeds)]
-        train_all(wanted, plan, jobs)
+        best = {q: min(errors, key=errors.__getitem__) for q, errors in sweeps.items()}
+        train_all([(q, lr, s) for q, lr in best.items() for s in range(1, plan.seeds)], plan, jobs)
     if not sweeps:
         raise UserError(f"no run below {plan.out / 'runs'} is finished: leave out --report-only")
     result = {
@@ -118,30 +118,23 @@ def sweep(plan: Plan, quantizer: str) -> dict[float, float]:
     return errors
 
 
-def best_lr(errors: dict[float, float]) -> float:
-    """The rate of a sweep with the least validation error."""
-    return min(errors, key=lambda lr: errors[lr])
-
-
 def own_result(plan: Plan, quantizer: str, errors: dict[float, float]) -> dict[str, Any]:
     """The finished runs of a quantizer at the best rate of its sweep."""
-    lr = best_lr(errors)
+    lr = min(errors, key=errors.__getitem__)
     seeds = [seed for seed in range(plan.seeds) if finished(plan, quantizer, lr, seed)]
     lost = [seed for seed in range(plan.seeds) if diverged(plan.folder(quantizer, lr, seed))]
     runs = [figures_of(plan.folder(quantizer, lr, seed), plan) | {"seed": seed} for seed in seeds]
-    means: dict[str, float | None] = {}
-    intervals: dict[str, float | None] = {}
+    known = {}
     for _, key, _ in FIGURES:
         values = [run[key] for run in runs]
-        known = summary(values) if values and None not in values else None
-        means[key], intervals[key] = (known.mean, known.interval) if known else (None, None)
+        known[key] = summary(values) if values and None not in values else None
     return {
         "lr": lr,
         "sweep": {f"{rate:g}": finite(error) for rate, error in errors.items()},
         "runs": runs,
         "diverged": lost,
-        "mean": means,
-        "interval": intervals,
+        "mean": {key: own and own.mean for key, own in known.items()},
+        "interval": {key: own and own.interval for key, own in known.items()},
     }
 
 
@@ -181,14 +174,11 @@ def table(result: dict[str, Any]) -> str:
     return tabulate(rows, heads, tablefmt="github", disable_numparse=True)
 
 
-def ordered(result: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
+def ordered(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Quantizers by their argmax error; those without tokens last."""
-
-    def error(item: tuple[str, dict[str, Any]]) -> float:
-        mean = item[1]["mean"]["mse_argmax"]
-        return math.inf if mean is None else mean
-
-    return sorted(result["quantizers"].items(), key=error)
+    means = {name: own["mean"]["mse_argmax"] for name, own in result["quantizers"].items()}
+    names = sorted(means, key=lambda name: math.inf if means[name] is None else means[name])
+    return [(name, result["quantizers"][name]) for name in names]
 
 
 def write_results(result: dict[str, Any], out: Path) -> None:
@@ -217,16 +207,14 @@ def plot(result: dict[str, Any], path: Path) -> None:
     axes = figure.subplots(2, 4).flat
     for axis, (key, label) in zip(axes, PANELS, strict=False):
         for number, (name, own) in enumerate(ordered(result)):
-            curves = [run["curves"].get(key, [None]) for run in own["runs"]]
-            curves = [curve for curve in curves if None not in curve]
-            if not curves:
+            curves = [run["curves"][key] for run in own["runs"]]
+            values = np.array([curve for curve in curves if None not in curve])  # (runs, epochs)
+            if not len(values):
                 continue
-            epochs = range(1, len(curves[0]) + 1)
-            columns = list(zip(*curves, strict=True))
-            colour = f"C{number}"
-            axis.plot(epochs, [sum(c) / len(c) for c in columns], color=colour, label=name)
+            epochs, colour = range(1, values.shape[1] + 1), f"C{number}"
+            axis.plot(epochs, values.mean(axis=0), color=colour, label=name)
             axis.fill_between(
-                epochs, list(map(min, columns)), list(map(max, columns)), color=colour, alpha=0.2
+                epochs, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2
             )
         axis.set(xlabel="epoch", ylabel=label)
         axis.grid(alpha=0.3)

@@ -135,12 +135,11 @@ def size(config: TrainConfig, number: int, codes: int) -> str | None:
     flag = f"--codebook-size {codes}"
     if len(sizes) > 1:
         flag = f"--level-sizes {','.join(map(str, sizes))}"
-    quantizer = config.quantizer
-    if quantizer.name in SOFT and quantizer.temperature_mode == "codes":
-        most = max(sizes)
-        start, end = config.temperatures
-        if max(start, end) > most:  # train.py refuses more codes a token than there are
-            flag += " " + schedule("codes", min(start, most), min(end, most), config)
+    start, end = config.temperatures
+    own = config.quantizer
+    # train.py refuses more codes a token than there are.
+    if own.name in SOFT and own.temperature_mode == "codes" and max(start, end) > max(sizes):
+        flag += " " + schedule("codes", min(start, max(sizes)), min(end, max(sizes)), config)
     return flag
 
 
@@ -159,12 +158,12 @@ def restarts_below(config: TrainConfig) -> float:
     return float(config.quantizer.settings.get("restart_threshold", 0.0))
 
 
-def more_restarts(config: TrainConfig, least: float = 0.02) -> str | None:
+def more_restarts(config: TrainConfig) -> str | None:
     """A higher threshold of restarts; None where it is high already."""
     threshold = restarts_below(config)
     if threshold >= HIGHEST_RESTART:
         return None
-    return flags(config, restart_threshold=min(max(least, 2 * threshold), HIGHEST_RESTART))
+    return flags(config, restart_threshold=min(max(0.02, 2 * threshold), HIGHEST_RESTART))
 
 
 def start_on_latents(config: TrainConfig) -> str:

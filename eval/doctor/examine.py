@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -145,18 +145,14 @@ def examine(patient: Patient) -> list[Finding]:
     measured = measure(patient.model, patient.images)
     norms = [[geometry.check_norm_statistics(*norm)] for norm in measured.norms]
     levels = [_level(patient, measured, number) for number in range(len(measured.levels))]
-    found = [
-        *_whole(patient, measured),
-        *_numbered(norms),
-        *_numbered(_gradients(patient)),
-        *_numbered(levels),
-    ]
+    found = [f for f in _whole(patient, measured) if f is not None]
+    for groups in (norms, _gradients(patient), levels):
+        found += _numbered(groups)
     return sorted_findings(_unexplained(found))
 
 
-def _numbered(groups: Iterable[Iterable[Finding | None]]) -> list[Finding]:
+def _numbered(groups: Sequence[Iterable[Finding | None]]) -> list[Finding]:
     """The findings of groups; where there are several groups, with their numbers as levels."""
-    groups = list(groups)
     return [
         f._replace(level=number if len(groups) > 1 else None)
         for number, group in enumerate(groups, start=1)
@@ -178,25 +174,21 @@ def _unexplained(findings: list[Finding]) -> list[Finding]:
     return [f for f in findings if (f.name, f.level) not in explained]
 
 
-def _whole(patient: Patient, measured: ModelMeasures) -> list[Finding]:
+def _whole(patient: Patient, measured: ModelMeasures) -> Iterator[Finding | None]:
     """Checks of the model and the run as a whole."""
-    config = patient.config
+    config, quantizer = patient.config, patient.config.quantizer
     mse, what = measured.mse_argmax, "the tokens"
     if mse is None:
         mse, what = measured.mse_soft, "the model"
+    yield whole.check_worse_than_mean(mse, measured.mse_mean, what, config)
+    yield whole.check_got_worse(patient.lines, config)
     ends_at = ""
     if patient.schedule_end is not None:
-        unit = {"codes": "codes per token", "critical": "T_c", "constant": ""}
-        ends_at = f"{config.temperatures[1]:g} {unit[config.quantizer.temperature_mode]}".strip()
+        unit = {"codes": " codes per token", "critical": " T_c", "constant": ""}
+        ends_at = f"{config.temperatures[1]:g}{unit[quantizer.temperature_mode]}"
     last = max([patient.step, *(line["step"] for line in patient.lines)])
-    found = (
-        whole.check_worse_than_mean(mse, measured.mse_mean, what, config),
-        whole.check_got_worse(patient.lines, config),
-        whole.check_unfinished(
-            last, patient.total_steps, patient.schedule_end, ends_at, bool(patient.lines)
-        ),
-    )
-    return [finding for finding in found if finding is not None]
+    total, logged = patient.total_steps, bool(patient.lines)
+    yield whole.check_unfinished(last, total, patient.schedule_end, ends_at, logged)
 
 
 def _gradients(patient: Patient) -> list[list[Finding | None]]:

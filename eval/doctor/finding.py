@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 Severity = Literal["severe", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("severe", "warning", "note")
@@ -67,11 +67,6 @@ def is_severe(findings: Sequence[Finding]) -> bool:
         False
     """
     return any(finding.severity == "severe" for finding in findings)
-
-
-def to_json(findings: Sequence[Finding]) -> dict[str, Any]:
-    """Findings as a plain dict."""
-    return {"findings": [finding._asdict() for finding in findings]}
 
 
 def format_findings(findings: Sequence[Finding]) -> str:

@@ -6,6 +6,7 @@ M: latents that are kept, D: vector size, K: codes, C: channels.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -158,8 +159,7 @@ def _normalised(model: ImageTokenizer) -> Iterator[dict[nn.BatchNorm2d, list[Ten
     def add(norm: nn.BatchNorm2d, _: Any, output: Tensor) -> None:
         values = output.detach().double().cpu().transpose(0, 1).flatten(1)  # (C, B h w)
         new = [torch.tensor(values.shape[1]), values.sum(dim=1), values.square().sum(dim=1)]
-        old = sums[norm] or [torch.zeros(())] * 3
-        sums[norm] = [a + b for a, b in zip(old, new, strict=True)]
+        sums[norm] = list(map(operator.add, sums[norm], new)) if sums[norm] else new
 
     hooks = [norm.register_forward_hook(add) for norm in norms]
     try:

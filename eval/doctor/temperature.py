@@ -134,12 +134,9 @@ def _late_advice(config: TrainConfig) -> str:
     own = config.quantizer
     hold, until = own.temperature_hold / 2, 0.75 * own.temperature_until
     earlier = f"--temperature-hold {hold:.3g} --temperature-until {max(hold, until):.3g}"
-    told = either(
-        f"more steps, {longer(config)}",
-        f"an earlier end, {earlier}" if own.temperature_until > 0 else None,
-        begin="give the temperature time to follow: ",
-    )
-    return told.rstrip(".")
+    end = f"an earlier end, {earlier}" if own.temperature_until > 0 else None
+    begin = "give the temperature time to follow: "
+    return either(f"more steps, {longer(config)}", end, begin=begin).rstrip(".")
 
 
 def _softness_advice(config: TrainConfig) -> str:

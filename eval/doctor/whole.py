@@ -39,8 +39,8 @@ def check_non_finite(weights: Mapping[str, Tensor], config: TrainConfig) -> Find
         weights: The model's state_dict.
         config: The options of the training, for the advice.
     """
-    bad = {name: int((~value.isfinite()).sum()) for name, value in weights.items()}
-    bad = {name: count for name, count in bad.items() if count}
+    counts = {name: int((~value.isfinite()).sum()) for name, value in weights.items()}
+    bad = {name: count for name, count in counts.items() if count}
     if not bad:
         return None
     names = ", ".join(list(bad)[:3]) + (" and others" if len(bad) > 3 else "")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from eval.report.frechet import FrechetDistance
 from eval.report.gap import GapMeter
 from eval.report.judges import Judges, ReadyJudges
 from eval.report.levels import level_ablation
-from eval.report.metrics import CODE_DEFINITIONS, METRICS, definitions, image_sums, with_perceptual
+from eval.report.metrics import METRICS, definitions, image_sums, with_perceptual
 from eval.report.refit import refit_decoder
 from eval.run import Run, open_run, splits_of
 from models import ImageTokenizer
@@ -73,10 +72,10 @@ def evaluate_run(
         decoders=gap.decoders,
         decoder_sums=with_perceptual(squared_error_sums, ready.perceptual),
         observers=[gap.observe, *map(_observer, ready.distances.values()), *observers],
-        progress=lambda parts: _bar(list(parts), "test images", "batch"),
+        progress=_bar("test images", "batch"),
     )
     if len(model.levels) > 1:
-        bar = functools.partial(_bar, what="levels", unit="batch")
+        bar = _bar("levels", "batch")
         added = level_ablation(model, images, batch_size=batch_size, progress=bar)
         figures["levels"] = list(map(operator.or_, added, figures["levels"]))
     add_global_psnr(figures)
@@ -88,6 +87,7 @@ def _judged(
 ) -> dict[str, Any]:
     """The report: what was judged, the figures, and what they mean."""
     model, config, unavailable = opened.model, opened.config, [*ready.unavailable]
+    lpips = None if ready.perceptual is None else ready.perceptual.definition
     height, width = opened.test_images.shape[2:]
     tokens = [rows * columns for rows, columns in model.grids(height, width)]
     sizes = [level.codebook_size for level in model.levels]
@@ -108,7 +108,7 @@ def _judged(
         "gap": None if tokenless else gap.rows(figures, tokens),
         "gap_levels": gap.level_figures(),
         **_distances(ready.distances, len(opened.test_images), unavailable),
-        "definitions": definitions(ready.perceptual) | ready.said | CODE_DEFINITIONS,
+        "definitions": definitions(ready.weights, lpips),
         "weights": ready.weights,
         "unavailable": unavailable,
         "versions": {name: version(name) for name in PACKAGES},
@@ -153,13 +153,13 @@ def _refit(opened: Run, data_dir: str | None, steps: int) -> ImageTokenizer | No
         train,
         steps=steps,
         batch_size=config.optimizer.batch_size,
-        progress=lambda r: _bar(r, "refitting the decoder", "step"),
+        progress=_bar("refitting the decoder", "step"),
     )
 
 
-def _bar(items: Iterable[Any], what: str, unit: str) -> Iterable[Any]:
-    bar: Iterable[Any] = tqdm(items, desc=what, unit=unit, leave=False, disable=None)
-    return bar
+def _bar(what: str, unit: str) -> Any:
+    """A bar over the items of an iterable, on a terminal."""
+    return lambda items: tqdm(list(items), desc=what, unit=unit, leave=False, disable=None)
 
 
 def _observer(distance: FrechetDistance) -> Observer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -40,12 +40,9 @@ class GapMeter:
         self.levels = [
             LevelGap(level) if isinstance(level, SoftCodebook) else None for level in model.levels
         ]
-        self.decoders: dict[str, Decoder] = {}
         smallest = min(level.codebook_size for level in model.levels)
-        if any(self.levels):
-            for k in TOP:
-                if k < smallest:
-                    self.decoders[f"top_{k}"] = _top_decoder(model, k)
+        self.top = [k for k in TOP if k < smallest] if any(self.levels) else []
+        self.decoders = {f"top_{k}": _top_decoder(model, k) for k in self.top}
         if refit is not None:
             self.decoders["refit"] = lambda images, tokens: refit.decode_tokens(
                 tokens, size_of(images)
@@ -78,26 +75,35 @@ class GapMeter:
             k log2 K bits, for its weights are real numbers.
         """
         levels = figures.get("levels", [figures])
-        mean = _mean_over(tokens)
+
+        def mean(values: Iterable[float]) -> float:
+            return sum(n * v for n, v in zip(tokens, values, strict=True)) / sum(tokens)
+
         fixed = {
-            "bits_log2_k": mean([math.log2(level.codebook_size) for level in self.model.levels]),
-            "bits_entropy": mean([math.log2(max(level["perplexity"], 1)) for level in levels]),
+            "bits_log2_k": mean(math.log2(level.codebook_size) for level in self.model.levels),
+            "bits_entropy": mean(math.log2(max(level["perplexity"], 1)) for level in levels),
             "bits_assignment": 0.0,
         }
-        soft = mean([math.log2(level["codes_per_token"]) for level in levels])
-        rows = []
+        named: list[tuple[str, str, dict[str, float]]] = []
         if any(self.levels):
-            rows.append(_row("soft", "soft", figures) | {"bits_assignment": soft})
-        for name in self.decoders:
-            if name.startswith("top_"):
-                k = name.removeprefix("top_")
-                bits = [gap.compute()["top_k_bits"][k] if gap else 0.0 for gap in self.levels]
-                row = _row(f"top-{k}", name, figures)
-                rows.append(row | {"bits_assignment": mean(bits)})
-        rows.append(_row("argmax", "argmax", figures) | fixed)
+            soft = mean(math.log2(level["codes_per_token"]) for level in levels)
+            named.append(("soft", "soft", {"bits_assignment": soft}))
+        gaps = self.level_figures()
+        for k in self.top:
+            bits = mean(gap["top_k_bits"][str(k)] if gap else 0.0 for gap in gaps)
+            named.append((f"top-{k}", f"top_{k}", {"bits_assignment": bits}))
+        named.append(("argmax", "argmax", fixed))
         if "refit" in self.decoders:
-            rows.append(_row("argmax, decoder refit", "refit", figures) | fixed)
-        return rows
+            named.append(("argmax, decoder refit", "refit", fixed))
+        return [
+            {
+                "decode": label,
+                **{metric: figures.get(f"{metric}_{name}") for metric in METRICS},
+                **dict.fromkeys(fixed),
+                **bits,
+            }
+            for label, name, bits in named
+        ]
 
     def level_figures(self) -> list[dict[str, Any] | None]:
         """:meth:`LevelGap.compute` of each level; None for hard ones."""
@@ -168,18 +174,6 @@ def _top_decoder(model: ImageTokenizer, k: int) -> Decoder:
         return recon
 
     return decode
-
-
-def _row(label: str, name: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    bits = dict.fromkeys(("bits_log2_k", "bits_entropy", "bits_assignment"))
-    row: dict[str, Any] = {"decode": label}
-    row |= {metric: figures.get(f"{metric}_{name}") for metric in METRICS}
-    return row | bits
-
-
-def _mean_over(tokens: list[int]) -> Any:
-    """Means of figures of levels, weighted by their tokens."""
-    return lambda values: sum(n * v for n, v in zip(tokens, values, strict=True)) / sum(tokens)
 
 
 class TopAssignments(NamedTuple):

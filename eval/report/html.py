@@ -7,19 +7,15 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from eval.doctor.finding import SEVERITIES, Finding
-from eval.report.tables import (
-    Table,
-    bounds_table,
-    gap_table,
-    levels_table,
-    quality_table,
-    usage_table,
-)
+from eval.report.tables import bounds_table, gap_table, levels_table, quality_table, usage_table
+from eval.run import open_run
 from training.checkpoint import write_text
-from training.figures import to_png
+from training.figures import codebook_pictures, to_png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,46 +24,8 @@ TEMPLATE = Path(__file__).with_name("report.html.jinja")
 # A path from the root of a file system, up to its last part; not the slashes of an address.
 ROOTED = re.compile(r"(?<![\w.:/~])(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\'\"<>]+[/\\])+")
 
-# Title and caption, by the name that training.figures gives.
-PICTURES = {
-    "reconstructions": (
-        "Worst and median images",
-        "Test images, and what the model draws of them: from its soft output, and from the tokens "
-        "alone. Below each is its error; half of the images are better than the median ones.",
-    ),
-    "token_map": (
-        "Tokens in their places",
-        "Each token stands for one square of the image. Its colour stands for its code; similar "
-        "colours are codes that lie near each other.",
-    ),
-    "gallery": (
-        "What codes stand for",
-        "Each row is one code, with patches of different images that chose it. A good code has a "
-        "row of patches that look alike. A patch is the token's own square with half of its side "
-        "as margin: about what the encoder sees, not exactly.",
-    ),
-    "usage_curve": (
-        "Use of the codes",
-        "Share of all tokens that each code has, the most used first. A flat curve wastes nothing; "
-        "codes without any token are dead.",
-    ),
-    "usage_history": (
-        "Use over the training",
-        "Each row is an epoch, each column a code: yellow is used more than its share, dark blue "
-        "less, red not at all. A column that turns red has died.",
-    ),
-}
-
-
-class Picture(NamedTuple):
-    """A picture as the template shows it; ``source`` is a data URI, sizes are in pixels."""
-
-    name: str
-    title: str
-    caption: str
-    source: str
-    width: int
-    height: int
+# Test images for the pictures alone: enough for rare codes, and a few seconds.
+MAX_IMAGES = 1024
 
 
 def filled(template: Path, **values: Any) -> str:
@@ -92,6 +50,47 @@ def filled(template: Path, **values: Any) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template(template.name).render(**values)
+
+
+def write_run_page(
+    path: Path,
+    run: Path,
+    report: Mapping[str, Any],
+    findings: Sequence[Finding] | None = None,
+    *,
+    data_dir: str | None = None,
+    limit_test: int | None = None,
+    device: str = "auto",
+    errors: Tensor | None = None,
+) -> None:
+    """Draw the pictures of a run, from at most 1,024 of its test images, and write its page.
+
+    Args:
+        path: The HTML file.
+        run: Run folder (its best.pt) or checkpoint.
+        report: What :func:`eval.report.evaluate.evaluate_run` says of the same checkpoint.
+        findings: What the doctor found; None where it was not asked.
+        data_dir: Folder of the data; where the training found it by default.
+        limit_test: Use only the first N test images.
+        device: As in train.py.
+        errors: (N,), argmax MSE of each test image, to find the worst of all; without them the
+            worst are of the images that are drawn.
+
+    Raises:
+        UserError: If the checkpoint, the data or the device cannot be used.
+    """
+    opened = open_run(run, data_dir=data_dir, limit_test=limit_test, device=device)
+    pictures = {}
+    # Nothing can be drawn of a model that diverged; the doctor says so on the page.
+    if all(value.isfinite().all() for value in opened.model.state_dict().values()):
+        pictures = codebook_pictures(
+            opened.model,
+            opened.test_images,
+            histories=[tracker["history"] for tracker in opened.state["trackers"]],
+            errors=errors,
+            max_images=MAX_IMAGES,
+        )
+    write_page(path, report, pictures, findings, opened.state["config"])
 
 
 def write_page(
@@ -123,9 +122,9 @@ def write_page(
             "bounds": bounds_table(report),
             "levels": levels_table(report).measured(),
             "usage": usage_table(report).measured(),
-            "definitions": list((report.get("definitions") or {}).items()),
-            "unavailable": list(report.get("unavailable") or []),
-            "versions": list((report.get("versions") or {}).items()),
+            "definitions": list(report.get("definitions", {}).items()),
+            "unavailable": report.get("unavailable", []),
+            "versions": list(report.get("versions", {}).items()),
             "options": [(k, v) for k, v in (config or {}).items() if v is not None],
         }
     )
@@ -153,15 +152,14 @@ def head(report: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def shown_picture(name: str, figure: Figure) -> Picture:
-    """A figure as a PNG inside the page, with its title and what it shows."""
-    base, _, level = name.partition("_level_")
-    title, caption = PICTURES.get(base, (base.replace("_", " ").capitalize(), ""))
+def shown_picture(name: str, figure: Figure) -> dict[str, Any]:
+    """A figure as the template shows it: ``source`` is a data URI, sizes are in pixels."""
+    kind, _, level = name.partition("_level_")
     content = to_png(figure)
     width, height = struct.unpack(">II", content[16:24])  # of a PNG's first chunk
     source = "data:image/png;base64," + base64.b64encode(content).decode()
-    title += f", level {level}" if level else ""
-    return Picture(name, title, caption, source, width, height)
+    size = {"width": width, "height": height}
+    return {"name": name, "kind": kind, "level": level, "source": source, **size}
 
 
 def cleaned(value: Any) -> Any:
@@ -179,8 +177,7 @@ def cleaned(value: Any) -> Any:
         return ROOTED.sub("", value)
     if isinstance(value, Mapping):
         return {key: cleaned(inner) for key, inner in value.items()}
-    if isinstance(value, Table | Finding):
-        return type(value)(*(cleaned(inner) for inner in value))
     if isinstance(value, list | tuple):
-        return type(value)(cleaned(inner) for inner in value)
+        made = getattr(type(value), "_make", type(value))  # of a named tuple, or of a plain one
+        return made(cleaned(inner) for inner in value)
     return value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,6 @@ class ReadyJudges(NamedTuple):
     Attributes:
         perceptual: LPIPS, or None.
         distances: Fréchet distances by the name of their figures.
-        said: What those distances are, by the same names.
         unavailable: A line for each that was asked for and cannot be had: which file, where, and
             the option.
         weights: For each figure the file of its network, by name and SHA-256, or what was
@@ -32,7 +30,6 @@ class ReadyJudges(NamedTuple):
 
     perceptual: PerceptualDistance | None
     distances: dict[str, FrechetDistance]
-    said: dict[str, str]
     unavailable: list[str]
     weights: dict[str, str]
 
@@ -91,47 +88,26 @@ class Judges:
         Args:
             sample: (1, C, H, W) in [0, 1], on the device.
         """
-        device, ready = sample.device, ReadyJudges(None, {}, {}, [], {})
-
-        def tried(name: str, make: Callable[[], Any], judge: Callable[[Any], object]) -> Any:
-            try:
-                made = make()
-                judge(made)
-            except WeightsError as error:
-                ready.unavailable.append(str(error))
-                return None
-            file = self.files.get(name)
-            digest = file and hashlib.sha256(file.read_bytes()).hexdigest()
-            ready.weights[name] = f"{file.name}, SHA-256 {digest}" if file else "downloaded"
-            return made
-
-        def add(name: str, make: Callable[[], FrechetDistance], said: str) -> None:
-            distance = tried(name, make, lambda made: made.extractor(sample))
-            if distance is not None:
-                ready.distances[name] = distance
-                ready.said[name] = f"{_FRECHET[0]}{said}; {_FRECHET[1]}"
-
-        perceptual = None
+        device, file = sample.device, self.resnet56_weights
+        makers: dict[str, Callable[[], Any]] = {}
         if (net := self.lpips) is not None:
-            perceptual = tried(
-                "lpips",
-                lambda: PerceptualDistance(net, self.lpips_weights, self.lpips_resize).to(device),
-                lambda made: made(sample, sample),
-            )
-        if (file := self.resnet56_weights) is not None:
-            said = "64 features of a CIFAR-10 ResNet-56; it is no FID"
-            add("rfd_resnet56", lambda: resnet56_distance(file, device), said)
+            makers["lpips"] = lambda: PerceptualDistance(
+                net, self.lpips_weights, self.lpips_resize
+            ).to(device)
+        if file is not None:
+            makers["rfd_resnet56"] = lambda: resnet56_distance(file, device)
         if self.fid:
-            said = (
-                "2,048 features of the InceptionV3 of FID, resized as in its TensorFlow code; "
-                f"torch-fidelity {version('torch-fidelity')}"
-            )
-            add("rfid", lambda: inception_distance(self.inception_weights, device), said)
-        return ready._replace(perceptual=perceptual)
-
-
-_FRECHET = (
-    "Fréchet distance between originals and reconstructions: ",
-    f"torchmetrics {version('torchmetrics')}. Too large at few images, by about c / N: the half "
-    "figures are of every second pair, and what they are larger by is about the bias that is left.",
-)
+            makers["rfid"] = lambda: inception_distance(self.inception_weights, device)
+        made: dict[str, Any] = {}
+        unavailable, weights = [], {}
+        for name, make in makers.items():
+            try:
+                judge = make()
+                _ = judge(sample, sample) if name == "lpips" else judge.extractor(sample)
+            except WeightsError as error:
+                unavailable.append(str(error))
+                continue
+            made[name], own = judge, self.files.get(name)
+            digest = own and hashlib.sha256(own.read_bytes()).hexdigest()
+            weights[name] = f"{own.name}, SHA-256 {digest}" if own else "downloaded"
+        return ReadyJudges(made.pop("lpips", None), made, unavailable, weights)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Collection
 from importlib.metadata import version
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,30 +18,9 @@ METRICS = ("mse", "psnr", "psnr_global", "ssim", "ms_ssim", "lpips")
 SSIM_WINDOW = 11
 # Four halvings, and a window of 11 must fit into what is left.
 MS_SSIM_SIDE = (SSIM_WINDOW - 1) * 2**4 + 1
-
-
-# What a report says of codes and tokens, by the names of its figures.
-CODE_DEFINITIONS = {
-    "utilization": "Share of the codes that are the nearest of at least one token of these images.",
-    "dead_codes": "Codes without such a token.",
-    "perplexity": "exp of the entropy of the counts of nearest codes over all tokens, from 1 to K.",
-    "codes_per_token": "exp of the mean entropy of the soft assignment; 1 for hard codebooks.",
-    "bits_per_token": "log2 K: what a fixed-length code takes.",
-    "entropy_bits_per_token": "log2 of perplexity: what an ideal coder with these counts takes.",
-    "bits_per_pixel": "bits_per_token times tokens per image, over height times width.",
-    "loss_q": "Mean squared distance to the codes, weighted by assignment: loss_ols + variance.",
-    "variance_share": "V / L_q: spread of the assigned codes in loss_q; 0 when codes are tokens.",
-    "temperature_ratio": "T / T_c; above 1 one point attracts all codes.",
-    "gap": (
-        "One checkpoint decoded soft, from the k nearest codes renormalised, from tokens, and from "
-        "tokens by a decoder that was refit to them. bits_assignment: mean entropy of the mix."
-    ),
-    "gap_levels": (
-        "Means over tokens and elements: |p_argmax - soft code|^2, at most V / q_max; and the "
-        "error that tokens add, d_min - L_OLS, at most V."
-    ),
-    "images_per_second": "Encoding and decoding, soft and argmax; the machine's business.",
-}
+DEFINITIONS = Path(__file__).with_name("definitions.json")
+# Networks, whose figures are defined where they were there to judge.
+JUDGED = ("lpips", "rfd_resnet56", "rfid")
 
 
 def image_sums(recon: Tensor, images: Tensor) -> dict[str, Tensor]:
@@ -97,20 +80,10 @@ def structural_similarity(recon: Tensor, images: Tensor) -> Tensor:
     """
     from skimage.metrics import structural_similarity as similarity
 
+    window = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
     # Single precision loses the variances of images of little contrast.
     pairs = zip(recon.double().cpu().numpy(), images.double().cpu().numpy(), strict=True)
-    values = [
-        similarity(
-            a,
-            b,
-            gaussian_weights=True,
-            sigma=1.5,
-            use_sample_covariance=False,
-            data_range=1.0,
-            channel_axis=0,
-        )
-        for a, b in pairs
-    ]
+    values = [similarity(a, b, data_range=1.0, channel_axis=0, **window) for a, b in pairs]
     return torch.tensor(values, dtype=torch.float64)
 
 
@@ -136,24 +109,20 @@ def multiscale_similarity(recon: Tensor, images: Tensor) -> Tensor:
     return values.reshape(-1)
 
 
-def definitions(perceptual: PerceptualDistance | None) -> dict[str, str]:
-    """What each image metric means and who computed it, by its name in a report."""
-    skimage, metrics = (version(name) for name in ("scikit-image", "torchmetrics"))
+def definitions(judged: Collection[str], lpips: str | None = None) -> dict[str, str]:
+    """What each figure of a report means and who computed it.
+
+    Args:
+        judged: The figures of :data:`JUDGED` that were measured.
+        lpips: How LPIPS was measured.
+
+    Returns:
+        The words of ``definitions.json``, with the versions of the packages that they name.
+    """
+    words = json.loads(DEFINITIONS.read_text(encoding="utf-8"))
     said = {
-        "mse": "Squared error of pixels in [0, 1], mean over pixels, channels and images.",
-        "psnr": "-10 log10 of each image's own MSE, range 1, in dB; mean over images.",
-        "psnr_global": "-10 log10 of the mean MSE, range 1, in dB; never above psnr.",
-        "ssim": (
-            f"Wang et al. 2004: Gaussian window of {SSIM_WINDOW}, sigma 1.5, range 1, without "
-            f"borders, mean over channels and images; scikit-image {skimage}. None below "
-            f"{SSIM_WINDOW} pixels."
-        ),
-        "ms_ssim": (
-            f"Wang et al. 2003: five scales, window of {SSIM_WINDOW}, sigma 1.5, range 1; "
-            f"borders on the last scale only; torchmetrics {metrics}. None below {MS_SSIM_SIDE} "
-            "pixels."
-        ),
+        name: re.sub(r"\{(.+?)\}", lambda found: version(found[1]), text)
+        for name, text in words.items()
+        if name not in JUDGED or name in judged
     }
-    if perceptual is not None:
-        said["lpips"] = f"{perceptual.definition}; lpips {version('lpips')}."
-    return said
+    return said | ({"lpips": f"{lpips}; {said['lpips']}"} if lpips else {})

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from models import ImageTokenizer
@@ -46,12 +46,13 @@ def refit_decoder(
         raise ValueError(f"steps must be at least 1, got {steps}")
     copied = copy.deepcopy(model).eval().requires_grad_(False)
     device = next(copied.parameters()).device
-    generator = torch.Generator().manual_seed(seed)
-    learned = _decoder_parameters(copied, images[:1].to(device))
-    optimizer = torch.optim.Adam(learned, lr=lr)
-    order = torch.empty(0, dtype=torch.int64)
+    of_codes = {id(p) for level in copied.levels for p in level.parameters()}
+    learned = [p for p in copied.parameters() if id(p) not in of_codes]
+    # What decoding does not use gets no gradient, and Adam leaves it as it is.
+    optimizer = torch.optim.Adam([p.requires_grad_(True) for p in learned], lr=lr)
+    order, generator = torch.empty(0, dtype=torch.int64), torch.Generator().manual_seed(seed)
     size = min(batch_size, len(images))
-    for step in progress(range(steps)) if progress else range(steps):
+    for step in (progress or iter)(range(steps)):
         if len(order) < size:
             order = torch.randperm(len(images), generator=generator)
         chosen, order = order[:size], order[size:]
@@ -59,29 +60,8 @@ def refit_decoder(
         with torch.no_grad():
             codes = copied.codes(copied.tokens(batch))
         loss = F.mse_loss(copied.decode_codes(codes, size_of(batch)), batch)
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         loss.backward()
-        for group in optimizer.param_groups:
-            group["lr"] = lr * (1 + math.cos(math.pi * step / steps)) / 2
+        optimizer.param_groups[0]["lr"] = lr * (1 + math.cos(math.pi * step / steps)) / 2
         optimizer.step()
     return copied.requires_grad_(False)
-
-
-def _decoder_parameters(model: ImageTokenizer, image: Tensor) -> list[nn.Parameter]:
-    """What decoding has a gradient to, but for the codebooks; asked for gradients."""
-    with torch.no_grad():
-        batch = to_float(image)
-        codes = model.codes(model.tokens(batch))
-    of_codes = {id(p) for level in model.levels for p in level.parameters()}
-    rest = [p for p in model.parameters() if id(p) not in of_codes]
-    for parameter in rest:
-        parameter.requires_grad_(True)
-    grads = torch.autograd.grad(
-        model.decode_codes(codes, size_of(batch)).sum(), rest, allow_unused=True
-    )
-    learned = []
-    for parameter, grad in zip(rest, grads, strict=True):
-        parameter.requires_grad_(grad is not None)
-        if grad is not None:
-            learned.append(parameter)
-    return learned

@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
-from experiments.command import FOLDER, SETTINGS, Command
+from experiments.command import FOLDER, SETTINGS
+from training.config.cli import OneLineErrors
 
 CACHE = Path(tempfile.gettempdir()) / "softvq-embeddings"
 AT_LEAST_ONE = click.IntRange(1)
 
 
-@click.command(cls=Command, context_settings=SETTINGS)
+@click.command(cls=OneLineErrors, context_settings=SETTINGS)
 @click.option(
     "--data", "name", required=True, type=click.Choice(["sst2", "20news", "imdb"]),
     help="A corpus with classes.",
@@ -35,20 +36,15 @@ AT_LEAST_ONE = click.IntRange(1)
 @click.option("--cache", type=FOLDER, default=CACHE, help="Folder of the token embeddings.")
 def main(out: Path, **options: Any) -> None:
     """Cluster documents by DDCL and by k-means, and score the clusters by classes."""
-    import sys
-
     from eval.packages import require
 
-    packages = ("transformers", "safetensors", "sklearn", "scipy", "jinja2", "tabulate")
+    packages = ("transformers", "safetensors", "sklearn", "scipy", "jinja2", "pandas", "tabulate")
     require(*packages, purpose="clustering text")
-    from .report import table
-    from .run import run
+    from .run import run, table
     from .study import Options
 
-    asked = Options(**options)
-    result = run(asked, out, partial(click.echo, err=True), progress=sys.stderr.isatty())
-    click.echo(table(result), nl=False)
-    click.echo(f"written to {out}: cluster-{asked.name}.json, .md and .html")
+    click.echo(table(run(Options(**options), out, partial(click.echo, err=True))), nl=False)
+    click.echo(f"written to {out}: cluster-{options['name']}.json, .md and .html")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from experiments.clustering import fitted
+
+from .study import Study
 from .vectors import Documents, LinearEncoder
 
 INITIALISATIONS = 10  # The best by its own criterion is kept.
@@ -19,23 +21,13 @@ Vectors = Callable[[Documents, LinearEncoder], Tensor]
 Model = Callable[[int, int], Any]
 
 
-def clusters(
-    baseline: tuple[Vectors, Model],
-    train: Documents,
-    others: list[Documents],
-    encoder: LinearEncoder,
-    codebook_size: int,
-    seed: int,
-) -> list[NDArray[np.int64]]:
-    """Fit a baseline on one split and cluster the others: (N,) for each."""
-    from sklearn.exceptions import ConvergenceWarning
-
-    vectors, model = baseline[0], baseline[1](codebook_size, seed)
-    with warnings.catch_warnings():
-        # One initialisation did not converge, or there are fewer vectors than clusters.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(vectors(train, encoder).numpy())
-    return [model.predict(vectors(split, encoder).numpy()) for split in others]
+def fit_baseline(
+    vectors: Vectors, model: Model, study: Study, seed: int
+) -> Callable[[Documents], NDArray[np.int64]]:
+    """Fit a baseline on the training split; return what gives documents their clusters, (N,)."""
+    rows = vectors(study.splits["train"], study.encoder).numpy()
+    done = fitted(model(study.codebook_size, seed), rows)
+    return lambda documents: done.predict(vectors(documents, study.encoder).numpy())
 
 
 def baselines() -> dict[str, tuple[Vectors, Model]]:

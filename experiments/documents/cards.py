@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from eval.report.html import filled
 from softvq import assignments
-from training.checkpoint import write_text
 
 from .readout import PIECE, FittedReadout, encode_tokens
 from .study import Study
@@ -26,36 +25,16 @@ EXCERPT = 280  # characters
 PRIOR = 10.0
 
 
-class Card(NamedTuple):
-    """A prototype.
-
-    Attributes:
-        prototype: Its index.
-        share: The mean of its shares in all documents; those of all prototypes sum to one.
-        size: The number of documents in which its share is the largest.
-        label: The commonest class of these documents, None where there are none.
-        agreement: The part of these documents that is of that class.
-        words: The words that are assigned to it most, wherever they stand, and how much.
-        documents: The documents with the largest share, the nearest of equal ones first: for each
-            the prototype's ``share`` in it, its class ``label``, its ``words`` that are assigned to
-            the prototype most, there and everywhere, and an ``excerpt``, its beginning.
-    """
-
-    prototype: int
-    share: float
-    size: int
-    label: str | None
-    agreement: float
-    words: list[tuple[str, float]]
-    documents: list[dict[str, Any]]
-
-
-def cards_of(fit: FittedReadout, study: Study) -> list[Card]:
+def cards_of(fit: FittedReadout, study: Study) -> list[dict[str, Any]]:
     """Make cards of all prototypes, by the training split, the largest share first.
 
-    Args:
-        fit: A fitted readout.
-        study: The study, whose training split fills the cards.
+    Returns:
+        For each prototype ``prototype``, its index; ``share``, the mean of its shares in all
+        documents; ``size``, the number of documents in which its share is the largest; ``label``,
+        their commonest class, None where there are none, and ``agreement``, the part of them that
+        is of it; ``words``, those that are assigned to it most, and how much; and ``documents``,
+        those with the largest share, the nearest of equal ones first, with its
+        ``share`` in each, their class, and the words in them that are assigned to it most.
     """
     documents, corpus = study.splits["train"], study.data.splits["train"]
     classes = study.data.classes
@@ -79,23 +58,22 @@ def cards_of(fit: FittedReadout, study: Study) -> list[Card]:
             "excerpt": shorten(corpus.texts[row], EXCERPT, placeholder=" \u2026"),
         }
 
-    cards = []
+    cards: list[dict[str, Any]] = []
     known = torch.tensor([i for i, word in words.items() if word], dtype=torch.int64)
     for k in shares.mean(dim=0).argsort(descending=True, stable=True).tolist():
         own = corpus.labels[clusters == k]
         counts = np.bincount(own, minlength=len(classes))
         nearest = np.lexsort((distances[:, k].numpy(), -shares[:, k].numpy().round(3)))
-        cards.append(
-            Card(
-                prototype=k,
-                share=float(shares[:, k].mean()),
-                size=len(own),
-                label=classes[int(counts.argmax())] if len(own) else None,
-                agreement=float(counts.max() / max(len(own), 1)),
-                words=[(words[i], value) for i, value in ranked(means[known, k], known)[:WORDS]],
-                documents=[document(row, k) for row in nearest[:DOCUMENTS].tolist()],
-            )
-        )
+        card = {
+            "prototype": k,
+            "share": float(shares[:, k].mean()),
+            "size": len(own),
+            "label": classes[int(counts.argmax())] if len(own) else None,
+            "agreement": float(counts.max() / max(len(own), 1)),
+            "words": [(words[i], value) for i, value in ranked(means[known, k], known)[:WORDS]],
+            "documents": [document(row, k) for row in nearest[:DOCUMENTS].tolist()],
+        }
+        cards.append(card)
     return cards
 
 
@@ -134,13 +112,12 @@ def shown_word(tokenizer: Any, index: int) -> str:
     return word if len(word) > 2 and word.isalpha() else ""
 
 
-def write_cards(path: Path, cards: Mapping[str, list[Card]], result: Mapping[str, Any]) -> None:
-    """Write the page: one HTML file that needs no network and no script.
+def page(cards: Mapping[str, list[dict[str, Any]]], result: Mapping[str, Any]) -> str:
+    """Return a page as HTML that needs no network and no script.
 
     Args:
-        path: The file.
         cards: The cards by method, in the order of the page.
         result: What :func:`experiments.documents.run.run` returns.
     """
     rows = {row["method"]: row for row in result["methods"]}
-    write_text(path, filled(TEMPLATE, cards=cards, result=result, rows=rows))
+    return filled(TEMPLATE, cards=cards, result=result, rows=rows)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import csv
 import lzma
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from experiments.command import data_folder
-from training.errors import DatasetError, UserError
+from training.errors import DatasetError
 
 FILES = {
     "sst2": ("sst2_sent_train.tsv", "sst2_sent_dev.tsv", "sst2_sent_test.tsv"),
     "20news": ("20news_bydate.jsonl.xz",),
     "imdb": ("imdb_10k.jsonl.xz",),
 }
+SENTIMENTS = {0: "negative", 1: "positive"}
+# A sentence may hold quotation marks, and words that pandas takes for a missing value.
+VERBATIM: dict[str, Any] = {"quoting": csv.QUOTE_NONE, "keep_default_na": False}
 
 
 class Corpus(NamedTuple):
@@ -48,14 +51,6 @@ class TextData(NamedTuple):
     splits: dict[str, Corpus]
 
 
-class Document(NamedTuple):
-    """A document as its file has it."""
-
-    split: str
-    label: str
-    text: str
-
-
 def load_text(name: str, folder: Path | None = None, limit: int | None = None) -> TextData:
     """Read a data set.
 
@@ -68,24 +63,22 @@ def load_text(name: str, folder: Path | None = None, limit: int | None = None) -
         limit: The number of documents to use of each split; None uses all.
 
     Raises:
-        UserError: If the folder is missing, or the name unknown.
+        UserError: If the folder is missing.
         DatasetError: If a file is missing or damaged.
     """
-    if name not in FILES:
-        raise UserError(f"unknown data set {name!r}; choose from {', '.join(FILES)}")
     folder = data_folder("text", folder, "--data-dir")
-    documents = [document for file in FILES[name] for document in _read(name, folder / file)]
-    classes = tuple(sorted({document.label for document in documents}))
+    documents = pd.concat([_read(name, folder / file) for file in FILES[name]])
+    classes, documents["label"] = np.unique(documents["label"], return_inverse=True)
     splits = {}
     for split in ("train", "dev", "test"):
-        own = [document for document in documents if document.split == split]
-        if not own:
+        own = documents[documents["split"] == split]
+        if own.empty:
             continue
-        kept = [document for document in own if document.text.strip()]
+        kept = own[own["text"].str.strip() != ""]
         order = np.random.default_rng(0).permutation(len(kept))[:limit]
-        labels = np.array([classes.index(kept[i].label) for i in order], dtype=np.int64)
-        splits[split] = Corpus([kept[i].text for i in order], labels, len(own) - len(kept))
-    return TextData(name, classes, splits)
+        texts, labels = (kept[key].to_numpy()[order] for key in ("text", "label"))
+        splits[split] = Corpus(texts.tolist(), labels, len(own) - len(kept))
+    return TextData(name, tuple(classes.tolist()), splits)
 
 
 def strip_article(text: str) -> str:
@@ -108,38 +101,25 @@ def strip_article(text: str) -> str:
     return sklearn.strip_newsgroup_footer(body)
 
 
-def _read(name: str, path: Path) -> list[Document]:
+def _read(name: str, path: Path) -> pd.DataFrame:
+    """Read a file into columns ``split``, ``label`` and ``text``."""
     if not path.is_file():
         raise DatasetError(
             f"{path} is missing; name the folder that holds it with --data-dir FOLDER"
         )
     try:
-        return list(_sentences(path) if name == "sst2" else _rows(path, name))
+        if name == "sst2":
+            found = pd.read_csv(path, sep="\t", names=["text", "label"], **VERBATIM)
+            found["split"] = path.stem.rpartition("_")[2]
+        else:
+            found = pd.read_json(path, lines=True, dtype=False)
+        if name == "20news":
+            return found.assign(label=found["group"], text=found["text"].map(strip_article))
+        # The reviews keep the line breaks of the web page that they come from.
+        texts = found["text"].str.replace("<br />", " ")
+        return found.assign(label=[SENTIMENTS[int(n)] for n in found["label"]], text=texts)
     except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(
             f"{path} cannot be read as {name} ({type(error).__name__}: {error!s:.120}); "
             "fetch it again"
         ) from error
-
-
-def _sentences(path: Path) -> Iterator[Document]:
-    """Read lines ``text<TAB>label``; the file's name ends with the split."""
-    # Not splitlines(): a sentence may hold other characters that count as line ends.
-    for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n"):
-        text, label = line.split("\t")
-        yield Document(path.stem.rpartition("_")[2], _SENTIMENTS[int(label)], text)
-
-
-def _rows(path: Path, name: str) -> Iterator[Document]:
-    """Read a JSON object from each line."""
-    with lzma.open(path, "rt", encoding="utf-8") as file:
-        for row in map(json.loads, file):
-            text = row["text"]
-            if name == "20news":
-                yield Document(row["split"], row["group"], strip_article(text))
-            else:  # The reviews keep the line breaks of the web page that they come from.
-                label = _SENTIMENTS[row["label"]]
-                yield Document(row["split"], label, text.replace("<br />", " "))
-
-
-_SENTIMENTS = {0: "negative", 1: "positive"}

@@ -52,7 +52,7 @@ def embed(
     cache: Path,
     *,
     max_length: int = 128,
-    progress: str | None = None,
+    title: str | None = None,
 ) -> TokenEmbeddings:
     """Embed documents, from the cache where it has them.
 
@@ -65,7 +65,7 @@ def embed(
         encoder: The encoder that embeds them.
         cache: The folder of the files; made if missing.
         max_length: The number of tokens to keep of each document, special ones included.
-        progress: The title of a progress bar; None shows none.
+        title: The title of the progress bar, which a terminal shows.
 
     Returns:
         The embeddings in the order of the texts.
@@ -74,11 +74,9 @@ def embed(
         UserError: If there are no texts, or the encoder cannot take that many tokens.
     """
     _check(texts, encoder, max_length)
-    parts = []
-    with tqdm(total=len(texts), desc=progress, unit="doc", disable=progress is None) as bar:
-        for start in range(0, len(texts), CHUNK):
-            parts.append(_cached(texts[start : start + CHUNK], encoder, cache, max_length))
-            bar.update(len(parts[-1].lengths))
+    chunks = [texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
+    bar = tqdm(chunks, desc=title, unit=f"{CHUNK} documents", disable=None)
+    parts = [_cached(chunk, encoder, cache, max_length) for chunk in bar]
     return TokenEmbeddings(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 

@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 
 from training.errors import UserError
 
 # A tokenizer that knows less than this share of the model's vocabulary is another model's, or was
 # made up because its files are missing.
 LEAST_VOCABULARY = 0.5
-# What damaged or foreign folders raise, beside SafetensorError.
-ERRORS = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError)
 
 
 class Encoder(NamedTuple):
@@ -50,7 +47,7 @@ def load_encoder(folder: Path) -> Encoder:
     try:
         tokenizer, model, info = _open(folder)
         reason = weights_misfit(info) or misfit(tokenizer, model)
-    except (*ERRORS, SafetensorError) as error:
+    except Exception as error:  # Damaged and foreign folders raise all sorts.
         first = str(error).split("\n", 1)[0]
         reason = f"{type(error).__name__}: {first:.160}"
     if reason:

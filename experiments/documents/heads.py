@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,59 +19,42 @@ STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 HEAD_SIZES = (16, 64, 256)  # Prototypes of the readouts under a linear head.
 
 
-class HeadScores(NamedTuple):
-    """A linear head's accuracies, shares in [0, 1].
-
-    Attributes:
-        dev: The accuracy on the split that chose the penalty.
-        test: The accuracy on the split that chose nothing.
-        strength: The inverse strength of the penalty that was chosen.
-        features: The number of columns that it sees.
-    """
-
-    dev: float
-    test: float
-    strength: float
-    features: int
-
-
 def linear_head(
     vectors: Mapping[str, NDArray[np.float32] | Tensor],
     labels: Mapping[str, NDArray[np.int64]],
     strengths: Sequence[float] = STRENGTHS,
-) -> HeadScores:
+) -> tuple[float, float, float]:
     """Fit a logistic regression on standardised columns, its penalty chosen on the dev split.
 
     Args:
         vectors: (N, F) for each of ``"train"``, ``"dev"`` and ``"test"``.
         labels: (N,) likewise.
-        strengths: The candidates. Of those with equal dev accuracy the strongest penalty is taken.
+        strengths: The candidates, at least one. Of those with equal dev accuracy the strongest
+            penalty is taken.
 
-    Raises:
-        KeyError: If a split is missing.
-        ValueError: If there is no candidate.
+    Returns:
+        The accuracies on the dev split and on the test split, which chose nothing, in [0, 1]; and
+        the inverse strength of the penalty that was chosen.
 
     Example:
         >>> x = np.arange(40.0)[:, None]
         >>> y = (x[:, 0] > 20).astype(int)
         >>> linear_head(dict.fromkeys(("train", "dev", "test"), x), {
-        ...     "train": y, "dev": y, "test": y}).test
+        ...     "train": y, "dev": y, "test": y})[1]
         1.0
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    if not strengths:
-        raise ValueError("a linear head needs at least one penalty to choose, got none")
     vectors = {split: np.asarray(rows) for split, rows in vectors.items()}
     found = []
     for strength in sorted(strengths):
         head = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=2000))
         head.fit(vectors["train"], labels["train"])
         dev, test = (float(head.score(vectors[s], labels[s])) for s in ("dev", "test"))
-        found.append(HeadScores(dev, test, strength, vectors["train"].shape[1]))
-    return max(found, key=lambda scores: scores.dev)
+        found.append((dev, test, strength))
+    return max(found, key=lambda scores: scores[0])
 
 
 def heads(study: Study) -> list[dict[str, Any]]:
@@ -100,13 +83,9 @@ def heads(study: Study) -> list[dict[str, Any]]:
 def head(study: Study, name: str, vectors: list[dict[str, Tensor]]) -> dict[str, Any]:
     """Return a row of accuracies, for each of the fits that made the vectors of all splits."""
     labels = {split: corpus.labels for split, corpus in study.data.splits.items()}
-    scores = [linear_head(one, labels) for one in vectors]
-    row: dict[str, Any] = {
-        "vectors": name,
-        "features": scores[0].features,
-        "strength": [score.strength for score in scores],
-        "dev": over_seeds([score.dev for score in scores]),
-        "test": over_seeds([score.test for score in scores]),
-    }
+    dev, test, strength = zip(*(linear_head(one, labels) for one in vectors), strict=True)
+    features = vectors[0]["train"].shape[1]
+    row: dict[str, Any] = {"vectors": name, "features": features, "strength": list(strength)}
+    row |= {"dev": over_seeds(dev), "test": over_seeds(test)}
     study.say(f"head on {name}: {row['test']['mean']:.3f}")
     return row

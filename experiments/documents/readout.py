@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -83,6 +84,10 @@ class FittedReadout(NamedTuple):
         sequences = sequences_of(documents, self.encoder, self.settings)
         outs = [self.readout(*padded(sequences, rows)) for rows in batches(sequences, 2048)]
         return torch.cat([out.proportions for out in outs]), torch.cat([o.pooled for o in outs])
+
+    def clusters(self, documents: Documents) -> NDArray[np.int64]:
+        """Return the prototypes with the documents' largest shares, (N,)."""
+        return self.read(documents)[0].argmax(dim=1).numpy()
 
 
 def sequences_of(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,20 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.clustering import clustering_scores
+from experiments.clustering import clustering_scores, figure, markdown, pairing_table
 from training.checkpoint import check_target, write_text
 
-from .baselines import baselines, clusters
-from .cards import cards_of, write_cards
+from .baselines import baselines, fit_baseline
+from .cards import cards_of, page
 from .heads import heads
 from .readout import BALANCED, ON_TOKENS, READOUTS, FittedReadout, fit_readout
-from .report import SCORES, table, to_json
 from .study import Options, Say, Study, over_seeds, prepare
 
+SCORES = ("accuracy", "nmi", "ari", "purity")
 
-def run(
-    options: Options, out: Path, say: Say = lambda line: None, *, progress: bool = False
-) -> dict[str, Any]:
+
+def run(options: Options, out: Path, say: Say) -> dict[str, Any]:
     """Cluster a corpus, and write ``cluster-NAME.json``, ``.md`` and ``.html``.
 
     Every method is fitted on the texts of the training split; labels only score. Where there is a
@@ -33,7 +34,6 @@ def run(
         options: What to cluster and how.
         out: The folder of the results.
         say: Called with a line of progress.
-        progress: Whether to show progress bars.
 
     Returns:
         What the JSON holds.
@@ -49,7 +49,7 @@ def run(
     def minutes() -> float:
         return (time.perf_counter() - started) / 60
 
-    study, described = prepare(options, lambda s: say(f"{minutes():5.1f} min  {s}"), progress)
+    study, described = prepare(options, lambda s: say(f"{minutes():5.1f} min  {s}"))
     described["embedding_minutes"] = round(minutes(), 2)
     rows, fits = cluster(study)
     residuals = [epoch["gap"] for found in fits.values() for fit in found for epoch in fit.epochs]
@@ -62,30 +62,27 @@ def run(
         "minutes": round(minutes(), 2),
         "cpu_minutes": round((time.process_time() - used) / 60, 2),
     }
-    write_text(path, to_json(result))
+    write_text(path, json.dumps(result) + "\n")
     write_text(path.with_suffix(".md"), table(result))
     cards = {method: cards_of(fits[method][0], study) for method in (BALANCED, ON_TOKENS)}
-    write_cards(path.with_suffix(".html"), cards, result)
+    write_text(path.with_suffix(".html"), page(cards, result))
     return result
 
 
 def cluster(study: Study) -> tuple[list[dict[str, Any]], dict[str, list[FittedReadout]]]:
     """Return rows of the table, readouts first, and the fitted readouts by name."""
     fits: dict[str, list[FittedReadout]] = {name: [] for name in READOUTS}
-    others = {split: part for split, part in study.splits.items() if split != "dev"}
-    shared = study.encoder, study.codebook_size
-    train, scored, known = study.splits["train"], list(others.values()), baselines()
-
-    def clusters_by(name: str, seed: int) -> list[NDArray[np.int64]]:
-        if name in known:
-            return clusters(known[name], train, scored, *shared, seed)
-        fits[name].append(fit := fit_readout(train, *shared, seed, READOUTS[name]))
-        return [fit.read(part)[0].argmax(dim=1).numpy() for part in scored]
-
-    rows = []
+    train, known, rows = study.splits["train"], baselines(), []
     for name in [*READOUTS, *known]:
-        start = time.perf_counter()
-        found = [dict(zip(others, clusters_by(name, s), strict=True)) for s in range(study.seeds)]
+        start, found = time.perf_counter(), []
+        for seed in range(study.seeds):
+            if name in known:
+                clusters = fit_baseline(*known[name], study, seed)
+            else:
+                fit = fit_readout(train, study.encoder, study.codebook_size, seed, READOUTS[name])
+                fits[name].append(fit)
+                clusters = fit.clusters
+            found.append({s: clusters(part) for s, part in study.splits.items() if s != "dev"})
         rows.append(entry(study, name, found, time.perf_counter() - start))
     return rows, fits
 
@@ -111,3 +108,28 @@ def entry(
 def epochs_of(fit: FittedReadout) -> dict[str, list[float]]:
     """Return every figure of a run's epochs in their order, to five digits."""
     return {key: [float(f"{one[key]:.5g}") for one in fit.epochs] for key in fit.epochs[0]}
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Write the scores of the test split as Markdown, mean and standard deviation over seeds.
+
+    Below stands the pairing of clusters and classes of the first seed, then the linear heads.
+    """
+    seeds, methods = result["seeds"], result["methods"]
+    scores = [
+        [row["method"], *(figure(row["test"][key]) for key in SCORES), f"{row['seconds']:.0f}"]
+        for row in methods
+    ]
+    parts = [
+        f"K = {result['codebook_size']} clusters, {len(result['classes'])} classes; test split, "
+        f"{seeds} seed{'s' if seeds != 1 else ''}.",
+        markdown(scores, ["method", "ACC", "NMI", "ARI", "purity", "seconds"]),
+        pairing_table({row["method"]: row["test"]["mapping"][0] for row in methods}),
+    ]
+    if result["heads"]:
+        rows = [
+            [row["vectors"], str(row["features"]), figure(row["dev"]), figure(row["test"])]
+            for row in result["heads"]
+        ]
+        parts.append(markdown(rows, ["linear head on", "values", "dev", "test"]))
+    return "\n\n".join(parts) + "\n"

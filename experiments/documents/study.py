@@ -71,7 +71,7 @@ class Study(NamedTuple):
     say: Say
 
 
-def prepare(options: Options, say: Say, progress: bool) -> tuple[Study, dict[str, Any]]:
+def prepare(options: Options, say: Say) -> tuple[Study, dict[str, Any]]:
     """Read and embed all splits, fit the linear encoder, and say what was done.
 
     Raises:
@@ -82,9 +82,8 @@ def prepare(options: Options, say: Say, progress: bool) -> tuple[Study, dict[str
     size, frozen = clusters_of(data, options.codebook_size), load_encoder(folder)
     splits = {}
     for split, corpus in data.splits.items():
-        title = f"{data.name} {split}" if progress else None
-        length = options.max_length
-        tokens = embed(corpus.texts, frozen, options.cache, max_length=length, progress=title)
+        length, title = options.max_length, f"{data.name} {split}"
+        tokens = embed(corpus.texts, frozen, options.cache, max_length=length, title=title)
         splits[split] = documents(tokens)
     axes = axes_of(splits["train"].mean, size)
     return Study(data, splits, frozen.tokenizer, axes, size, options.seeds, say), {
@@ -126,7 +125,7 @@ def axes_of(vectors: Tensor, codebook_size: int) -> LinearEncoder:
     """Fit the linear encoder to the training documents' mean tokens.
 
     Raises:
-        DatasetError: If these are no more different vectors than clusters.
+        DatasetError: If these are no more different vectors than clusters, or point the same way.
     """
     if (count := len(vectors.unique(dim=0))) <= codebook_size:
         raise DatasetError(
@@ -134,10 +133,7 @@ def axes_of(vectors: Tensor, codebook_size: int) -> LinearEncoder:
             f"documents, too few for {codebook_size} clusters; give other documents, a longer "
             "--max-length or another --encoder"
         )
-    try:
-        return fit_encoder(vectors, ReadoutSettings().axes)
-    except ValueError as error:
-        raise DatasetError(f"the training documents cannot be told apart: {error}") from error
+    return fit_encoder(vectors, ReadoutSettings().axes)
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from training.errors import DatasetError
+
 from .embeddings import TokenEmbeddings
 
 
@@ -66,7 +68,7 @@ def fit_encoder(vectors: Tensor, axes: int) -> LinearEncoder:
         axes: The number of axes to keep, d. Fewer are kept where N or D are smaller.
 
     Raises:
-        ValueError: If there are fewer than two vectors, or all point the same way.
+        DatasetError: If all vectors point the same way.
 
     Example:
         >>> vectors = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
@@ -74,8 +76,6 @@ def fit_encoder(vectors: Tensor, axes: int) -> LinearEncoder:
         >>> tuple(codes.shape), round(codes.var(dim=0, correction=0).mean().item(), 4)
         ((50, 4), 1.0)
     """
-    if len(vectors) < 2:
-        raise ValueError(f"principal axes need at least two vectors, got {len(vectors)}")
     directions = normalize(vectors.float())
     center = directions.mean(dim=0)
     covariance = torch.cov((directions - center).double().mT, correction=0)  # (D, D)
@@ -83,7 +83,9 @@ def fit_encoder(vectors: Tensor, axes: int) -> LinearEncoder:
     kept = min(axes, len(vectors) - 1, len(variances))
     scale = variances[-kept:].mean()
     if scale <= torch.finfo(torch.float32).eps:
-        raise ValueError("all vectors point the same way: there are no axes to keep")
+        raise DatasetError(
+            "the training documents cannot be told apart: all vectors point the same way"
+        )
     # Largest first, and with a sign that does not depend on the machine.
     leading = vectors_[:, -kept:].flip(1)  # (D, d)
     leading = leading * leading.gather(0, leading.abs().argmax(dim=0)[None]).sign()

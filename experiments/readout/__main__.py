@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
-from experiments.command import FOLDER, SETTINGS, Command
+from experiments.command import FOLDER, SETTINGS
+from training.checkpoint import check_target, write_text
+from training.config.cli import OneLineErrors
 
 LENGTHS = tuple(2**power for power in range(9, 16))
 COUNT = click.IntRange(1)
@@ -22,14 +24,12 @@ def main() -> None:
     """Measure what a readout costs, or how well it classifies sentences."""
 
 
-@main.command(cls=Command)
+@main.command(cls=OneLineErrors)
 @JSON
 @click.option("--seconds", type=click.FloatRange(0.01), default=1.5, help="Least time of a case.")
 @click.option("--quick", is_flag=True, help="Lengths of 512 and 4,096, half a second each.")
 def cost(path: Path | None, seconds: float, quick: bool) -> None:
     """Measure time and memory over the length of a document; ten minutes."""
-    from training.checkpoint import check_target
-
     from .cost import measure_all, tables
 
     check_target(path, "--json")
@@ -37,7 +37,7 @@ def cost(path: Path | None, seconds: float, quick: bool) -> None:
     finish(result, tables(result), path)
 
 
-@main.command(cls=Command)
+@main.command(cls=OneLineErrors)
 @JSON
 @click.option("--data", type=FOLDER, help="Folder with text/ and the encoder.")
 @click.option("--cache", type=FOLDER, default="runs/embeddings", help="Folder of embeddings.")
@@ -47,8 +47,6 @@ def cost(path: Path | None, seconds: float, quick: bool) -> None:
 @click.option("--workers", type=COUNT, default=2, help="Processes of one thread each.")
 def quality(path: Path | None, data: Path | None, cache: Path, limit: int, **budget: Any) -> None:
     """Tune, train and evaluate every readout on SST-2; half an hour."""
-    from training.checkpoint import check_target
-
     from .quality import compare_all, read, table
 
     check_target(path, "--json")
@@ -58,8 +56,6 @@ def quality(path: Path | None, data: Path | None, cache: Path, limit: int, **bud
 
 def finish(result: dict[str, Any], text: str, path: Path | None) -> None:
     """Print the tables, and write the figures where they are wanted."""
-    from training.checkpoint import write_text
-
     click.echo(text)
     if path:
         write_text(path, json.dumps(result) + "\n")

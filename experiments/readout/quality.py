@@ -152,7 +152,7 @@ def read(data: Path | None, cache: Path, limit: int) -> dict[str, Split]:
     encoder = load_encoder(folder)
     return {
         name: Split(
-            embed(corpus.texts, encoder, cache, max_length=64, progress=name),
+            embed(corpus.texts, encoder, cache, max_length=64, title=name),
             torch.as_tensor(corpus.labels),
         )
         for name, corpus in corpora.items()
@@ -218,9 +218,7 @@ def evaluate(model: Classifier, split: Split) -> dict[str, float]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Write a row for each readout: means over seeds, and the deviation of the accuracy."""
-    runs = pd.DataFrame(
-        [{"readout": r["readout"], "lr": r["lr"]} | run for r in rows for run in r["runs"]]
-    )
+    runs = pd.json_normalize(rows, "runs", ["readout", "lr"])
     found = runs.groupby(["readout", "lr"], sort=False)
     means = found.mean().drop(columns="identity_residual")
     means.insert(1, "deviation", found["accuracy"].std())

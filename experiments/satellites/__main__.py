@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from experiments.command import FOLDER, SETTINGS, Command
+from experiments.command import FOLDER, SETTINGS
+from training.config.cli import OneLineErrors
 
 
-@click.command(cls=Command, context_settings=SETTINGS)
+@click.command(cls=OneLineErrors, context_settings=SETTINGS)
 @click.option("-o", "--out", required=True, type=FOLDER, help="Folder of the results.")
 @click.option(
     "--data-dir", "path", type=click.Path(path_type=Path),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .network import INITIALISATIONS, ClusterNetwork, Epoch, Settings, fit
+from experiments.clustering import fitted
+
+from .network import INITIALISATIONS, ClusterNetwork, Settings, fit
 
 Rows = NDArray[np.float64]
 Assign = Callable[[Rows], NDArray[np.int64]]  # Clusters of (N, F) rows, fitted or not.
@@ -38,7 +39,7 @@ class Fit(NamedTuple):
     """
 
     assigns: dict[str, Assign]
-    history: Sequence[Epoch] = ()
+    history: Sequence[dict[str, Any]] = ()
 
     def own(self, rows: Rows) -> NDArray[np.int64]:
         """Assign rows in the candidate's own way."""
@@ -70,11 +71,12 @@ def methods(settings: Sequence[Settings]) -> dict[str, dict[str, Candidate]]:
         6
     """
     kinds, kmeans_any = ("full", "tied", "diag", "spherical"), partial(fit_kmeans, name=KMEANS_ANY)
-    alone = {one.name().rsplit(",", 1)[0]: one for one in reversed(settings)}
+    # Without a codebook, how prototypes learn makes no difference.
+    alone = {one.name().rsplit(",", 1)[0]: one for one in settings}
     return {
         DDCL: {one.name(): partial(fit_ddcl, settings=one) for one in settings},
         ON_RECONSTRUCTION: {
-            name: partial(fit_reconstruction, settings=alone[name]) for name in reversed(alone)
+            n: partial(fit_reconstruction, settings=one) for n, one in alone.items()
         },
         KMEANS: {"standardised": fit_kmeans, "whitened": partial(fit_kmeans, whiten=True)},
         MIXTURE: {kind: partial(fit_mixture, covariance=kind) for kind in kinds},
@@ -85,15 +87,13 @@ def methods(settings: Sequence[Settings]) -> dict[str, dict[str, Candidate]]:
 
 def fit_ddcl(x: Rows, codebook_size: int, seed: int, settings: Settings) -> Fit:
     """Fit DDCL, and k-means on its latents; keep its prototypes before they were placed anew."""
-    fitted = fit(as_tensor(x), codebook_size, settings, seed)
-    network, hot = fitted.network, fitted.hot
-    assert hot is not None
+    network, hot, history = fit(as_tensor(x), codebook_size, settings, seed)
     assigns: dict[str, Assign] = {
         DDCL: lambda rows: network.clusters(as_tensor(rows)).numpy(),
         HOT: lambda rows: hot.clusters(as_tensor(rows)).numpy(),
         ON_DDCL: kmeans_on_latents(x, network, codebook_size, seed),
     }
-    return Fit(assigns, fitted.history)
+    return Fit(assigns, history)
 
 
 def fit_reconstruction(x: Rows, codebook_size: int, seed: int, settings: Settings) -> Fit:
@@ -134,15 +134,10 @@ def fit_kmeans(
 
 def fit_mixture(x: Rows, codebook_size: int, seed: int, covariance: str) -> Fit:
     """Fit a Gaussian mixture by EM, the best of several initialisations by likelihood."""
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
     options = {"covariance_type": covariance, "n_init": INITIALISATIONS, "random_state": seed}
-    with warnings.catch_warnings():
-        # Any initialisation may fail to converge; the best is kept whether or not it is the one.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model = GaussianMixture(codebook_size, **options).fit(x)
-    return Fit({MIXTURE: model.predict})
+    return Fit({MIXTURE: fitted(GaussianMixture(codebook_size, **options), x).predict})
 
 
 def fit_trivial(x: Rows, codebook_size: int, seed: int) -> Fit:

@@ -6,7 +6,7 @@ import copy
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -68,30 +68,6 @@ class Settings:
         return f"D = {self.dim}, {latents} latents, prototypes by {self.prototypes}"
 
 
-class Epoch(NamedTuple):
-    """What an epoch with the codebook ended at, over all rows that were trained on.
-
-    Attributes:
-        stage: ``"hot"`` or ``"cold"``.
-        loss_q: L_q in float64, the mean over rows, summed over D; so are the next two.
-        loss_ols: L_OLS.
-        variance: V.
-        residual: ``|L_q - L_OLS - V| / L_q``.
-        temperature_ratio: T / T_c.
-        codes_per_token: ``exp(mean entropy)`` of the assignment.
-        closest: The least distance of two prototypes over the latents' largest standard deviation.
-    """
-
-    stage: str
-    loss_q: float
-    loss_ols: float
-    variance: float
-    residual: float
-    temperature_ratio: float
-    codes_per_token: float
-    closest: float
-
-
 class ClusterNetwork(nn.Module):
     """Encoder, codebook, decoder.
 
@@ -147,13 +123,13 @@ class Fitted(NamedTuple):
 
     Attributes:
         network: The network after the cold stage.
-        hot: The network as it was after the hot stage, None where the codebook was left out.
-        history: One entry for each epoch with a codebook.
+        hot: The network as it was after the hot stage; the same where the codebook was left out.
+        history: What :func:`measured` returns after each epoch with a codebook.
     """
 
     network: ClusterNetwork
-    hot: ClusterNetwork | None
-    history: list[Epoch]
+    hot: ClusterNetwork
+    history: list[dict[str, Any]]
 
 
 def perceptron(inputs: int, width: int, outputs: int) -> nn.Sequential:
@@ -187,7 +163,7 @@ def fit(
     Example:
         >>> x = torch.randn(64, 5)
         >>> fitted = fit(x, 4, Settings(warmup_epochs=1, hot_epochs=1, cold_epochs=1), seed=0)
-        >>> [epoch.stage for epoch in fitted.history], tuple(fitted.network.clusters(x).shape)
+        >>> [epoch["stage"] for epoch in fitted.history], tuple(fitted.network.clusters(x).shape)
         (['hot', 'cold'], (64,))
     """
     with torch.random.fork_rng(devices=[]):
@@ -200,23 +176,19 @@ def fit(
         for _ in range(epochs):
             train_epoch(network, x, optimizer, use_codebook=False)
         if not use_codebook:
-            return Fitted(network, None, [])
-        history = train_stage(network, x, "hot", settings.hot, settings.hot_epochs, seed)
+            return Fitted(network, network, [])
+        history = train_stage(network, x, "hot", seed)
         hot = copy.deepcopy(network)
-        history += train_stage(network, x, "cold", settings.cold, settings.cold_epochs, seed)
+        history += train_stage(network, x, "cold", seed)
     return Fitted(network, hot, history)
 
 
 def train_stage(
-    network: ClusterNetwork,
-    x: Tensor,
-    stage: str,
-    ratios: tuple[float, float],
-    epochs: int,
-    seed: int,
-) -> list[Epoch]:
-    """Place prototypes by k-means on the latents, and train all with T / T_c along ``ratios``."""
+    network: ClusterNetwork, x: Tensor, stage: Literal["hot", "cold"], seed: int
+) -> list[dict[str, Any]]:
+    """Place prototypes by k-means on the latents, and train all with T / T_c along the stage's."""
     settings, latents = network.settings, network.latents(x)
+    ratios, epochs = getattr(settings, stage), getattr(settings, f"{stage}_epochs")
     network.codebook = network.new_codebook(ratios, epochs * len(batches(x, settings)), seed)
     start = best_start(latents, network.codebook_size, seed, INITIALISATIONS)
     network.codebook.initialize(latents, seed=start)
@@ -224,7 +196,7 @@ def train_stage(
     history = []
     for _ in range(epochs):
         train_epoch(network, x, optimizer, use_codebook=True)
-        history.append(measured(network, x, stage))
+        history.append({"stage": stage, **measured(network, x)})
     return history
 
 
@@ -252,8 +224,14 @@ def batches(x: Tensor, settings: Settings) -> tuple[Tensor, ...]:
 
 
 @torch.no_grad()
-def measured(network: ClusterNetwork, x: Tensor, stage: str) -> Epoch:
-    """Return the state of codebook and latents, in float64, with the identity checked."""
+def measured(network: ClusterNetwork, x: Tensor) -> dict[str, float]:
+    """Return the state of codebook and latents, in float64, with the identity checked.
+
+    Returns:
+        ``loss_q``, ``loss_ols`` and ``variance``, means over rows, summed over D; ``residual``,
+        ``|L_q - L_OLS - V| / L_q``; ``temperature_ratio``, T / T_c; ``codes_per_token``; and
+        ``closest``, the least distance of two prototypes over the latents' largest deviation.
+    """
     codebook, z = network.codebook, network.latents(x).double()
     prototypes = codebook.codebook.double()
     code = soft_quantize(z, prototypes, codebook.temperature.double())
@@ -261,11 +239,9 @@ def measured(network: ClusterNetwork, x: Tensor, stage: str) -> Epoch:
         name: float(getattr(code, name).mean()) for name in ("loss_q", "loss_ols", "variance")
     }
     spread = float(largest_variance(latent_covariance(z))) ** 0.5
-    return Epoch(
-        stage=stage,
-        **losses,
-        residual=checked_residual(losses),
-        temperature_ratio=float(codebook.temperature_ratio),
-        codes_per_token=float(code.entropy.mean().exp()),
-        closest=float(torch.pdist(prototypes).min()) / max(spread, 1e-12),
-    )
+    return losses | {
+        "residual": checked_residual(losses),
+        "temperature_ratio": float(codebook.temperature_ratio),
+        "codes_per_token": float(code.entropy.mean().exp()),
+        "closest": float(torch.pdist(prototypes).min()) / max(spread, 1e-12),
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import lzma
 from collections import Counter
 from pathlib import Path
@@ -43,28 +42,15 @@ class Orbits(NamedTuple):
         elements: The columns of ``COLUMNS``, float64 (N, 5): period in minutes, perigee and apogee
             in km above the equator's radius, eccentricity, inclination in degrees.
         labels: The classes of the orbits, strings (N,).
-        rows: The number of objects in the file; blank lines are none.
-        dropped: For each reason the number of objects that were left out.
-        filled: The number of objects whose blank period or eccentricity was filled from perigee and
-            apogee.
+        description: What results say of the file: the number of its ``objects``, blank lines being
+            none; of those ``used``; of those ``dropped``, for each reason; of those ``filled``,
+            whose blank period or eccentricity is that of perigee and apogee; and of each class.
     """
 
     names: list[str]
     elements: NDArray[np.float64]
     labels: NDArray[np.str_]
-    rows: int
-    dropped: dict[str, int]
-    filled: int
-
-    def description(self) -> dict[str, Any]:
-        """Return what is said of the file in results."""
-        return {
-            "objects": self.rows,
-            "used": len(self.names),
-            "dropped": self.dropped,
-            "filled": self.filled,
-            "classes": dict(Counter(self.labels.tolist()).most_common()),
-        }
+    description: dict[str, Any]
 
 
 def read_orbits(path: Path) -> Orbits:
@@ -100,14 +86,16 @@ def read_orbits(path: Path) -> Orbits:
     usable = reasons == ""
     if not usable.any():
         raise DatasetError(f"{path}: no object can be used, {dropped}")
-    return Orbits(
-        names=table["name"][usable].tolist(),
-        elements=table[list(COLUMNS)][usable].to_numpy(),
-        labels=table["label"][usable].to_numpy(dtype=str),
-        rows=len(table),
-        dropped=dropped,
-        filled=int(blank[usable].sum()),
-    )
+    used = table[usable]
+    description = {
+        "objects": len(table),
+        "used": len(used),
+        "dropped": dropped,
+        "filled": int(blank[usable].sum()),
+        "classes": dict(Counter(used["label"]).most_common()),
+    }
+    elements, labels = used[list(COLUMNS)].to_numpy(), used["label"].to_numpy(dtype=str)
+    return Orbits(used["name"].tolist(), elements, labels, description)
 
 
 def ucs_table(path: Path) -> Any:
@@ -119,11 +107,10 @@ def ucs_table(path: Path) -> Any:
 
     if not path.is_file():
         raise DatasetError(f"{path}: no such file; {EXPECTED}")
+    how: Any = {"sep": "\t", "dtype": str, "keep_default_na": False, "encoding": "utf-8-sig"}
     try:
-        content = path.read_bytes()
-        text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode("utf-8-sig")
-        found = pd.read_csv(io.StringIO(text), sep="\t", dtype=str, keep_default_na=False)
-    except (UnicodeDecodeError, lzma.LZMAError, pd.errors.ParserError, ValueError) as error:
+        found = pd.read_csv(path, **how)
+    except (lzma.LZMAError, EOFError, ValueError) as error:
         raise DatasetError(f"{path} cannot be read, {error}; {EXPECTED}") from error
     wanted = [NAME, CLASS, *COLUMNS.values()]
     if missing := [name for name in wanted if name not in found.columns]:

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +27,8 @@ TEST_SHARE = 0.25  # of all rows, the same for every seed
 VALIDATION_SHARE = 1 / 3  # of the others
 
 
-class Split(NamedTuple):
-    """Row numbers: ``test`` is drawn once, ``validation`` and ``train`` for each seed."""
-
-    train: NDArray[np.int64]
-    validation: NDArray[np.int64]
-    test: NDArray[np.int64]
+# Row numbers of ``train`` and ``validation``, drawn for each seed, and of ``test``, drawn once.
+Split = dict[str, NDArray[np.int64]]
 
 
 def run(
@@ -71,7 +67,7 @@ def run(
         minutes = (time.perf_counter() - started) / 60
         say(f"{minutes:5.1f} min  {name}: {found.candidate or 'nothing to choose'}")
     result = {
-        "data": orbits.description(),
+        "data": orbits.description,
         "codebook_size": codebook_size,
         "rows": {part: len(classes) for part, classes in folds[0].classes.items()},
         **results(chosen, folds),
@@ -83,7 +79,7 @@ def run(
     panels: dict[str, NDArray[Any]] = {"class": folds[0].classes["test"]}
     for name in (DDCL, KMEANS):
         panels[f"{name}, clusters"] = chosen[name].fits[0].own(folds[0].rows["test"])
-    plot(out / "satellites.png", orbits.elements[splits[0].test], panels)
+    plot(out / "satellites.png", orbits.elements[splits[0]["test"]], panels)
     return result
 
 
@@ -96,13 +92,13 @@ def file_of(path: Path | None) -> Path:
 def results(chosen: dict[str, Chosen], folds: Sequence[Fold]) -> dict[str, Any]:
     """Return the scores of all methods, and the epochs of the chosen candidate of DDCL."""
     history = [one.history for one in chosen[DDCL].fits]
-    residuals = [epoch.residual for epochs in history for epoch in epochs]
+    residuals = [epoch["residual"] for epochs in history for epoch in epochs]
     return {
         "seeds": len(folds),
         "features": list(FEATURES),
         "methods": [e for name, found in chosen.items() for e in entries(name, found, folds)],
         "identity": {"epochs": len(residuals), "largest_residual": max(residuals)},
-        "history": [[epoch._asdict() for epoch in epochs] for epochs in history],
+        "history": history,
     }
 
 
@@ -128,7 +124,7 @@ def split_of(classes: NDArray[np.str_], codebook_size: int, seed: int) -> Split:
 
     rest, test = parts(np.arange(len(classes)), TEST_SHARE, 0)
     train, validation = parts(rest, VALIDATION_SHARE, seed)
-    return Split(train, validation, test)
+    return {"train": train, "validation": validation, "test": test}
 
 
 def fold_of(orbits: Orbits, split: Split) -> Fold:
@@ -137,8 +133,8 @@ def fold_of(orbits: Orbits, split: Split) -> Fold:
     Rows are scaled by mean and deviation of the training rows; a constant column becomes 0.
     """
     table = features(orbits.elements)
-    train, parts = table[split.train], split._asdict().items()
+    train = table[split["train"]]
     deviation = train.std(axis=0)
     scaled = (table - train.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
-    labels = orbits.labels
-    return Fold({p: scaled[rows] for p, rows in parts}, {p: labels[rows] for p, rows in parts})
+    classes = {part: orbits.labels[rows] for part, rows in split.items()}
+    return Fold({part: scaled[rows] for part, rows in split.items()}, classes)

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from experiments.command import FOLDER, SETTINGS, Command
+from experiments.command import FOLDER, SETTINGS
+from training.config.cli import OneLineErrors
 
 COUNT = click.IntRange(1)
 POSITIVE = click.FloatRange(0, min_open=True)
 
 
-@click.command(cls=Command, context_settings=SETTINGS)
+@click.command(cls=OneLineErrors, context_settings=SETTINGS)
 @click.option("--data", type=click.Choice(["mixture", "cifar10"]), default="mixture")
 @click.option("--epsilons", help="Encoder's over prototypes' learning rate; default 0.01 to 10.")
 @click.option("--ratios", help="T / 4 lambda_max of the latents at the start; default 0.05 to 2.")

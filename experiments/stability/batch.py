@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_map
 
-from softvq import CodebookOutput, two_timescale_groups
+from softvq import CodebookOutput
 
 from .measures import measures
 from .mixture import TERMS, Setting, build
@@ -27,7 +27,6 @@ def run_batch(
     settings: Sequence[Setting],
     record_at: Sequence[int],
     dtype: torch.dtype = torch.float32,
-    progress: Callable[[], object] = lambda: None,
 ) -> list[History]:
     """Train runs by gradient descent on the whole data, those of one kind side by side.
 
@@ -35,7 +34,6 @@ def run_batch(
         settings: The runs, any number of them.
         record_at: Steps to measure at, ascending; the last is the end of the training.
         dtype: float32 or float64.
-        progress: This is called once a step of each kind.
 
     Returns:
         For each run the :func:`measures` at each recorded step, and ``step``.
@@ -44,22 +42,21 @@ def run_batch(
     kinds = [setting.kind for setting in settings]
     for kind in dict.fromkeys(kinds):
         members = [number for number, own in enumerate(kinds) if own == kind]
-        done = _run_kind([settings[number] for number in members], record_at, dtype, progress)
+        done = _run_kind([settings[number] for number in members], record_at, dtype)
         for number, own in zip(members, done, strict=True):
             history[number] = own
     return history
 
 
 def _run_kind(
-    settings: Sequence[Setting],
-    record_at: Sequence[int],
-    dtype: torch.dtype,
-    progress: Callable[[], object],
+    settings: Sequence[Setting], record_at: Sequence[int], dtype: torch.dtype
 ) -> list[History]:
     """Train settings that differ in numbers that are state, not in the model."""
     models, data = zip(*(build(setting, dtype) for setting in settings), strict=True)
-    state, lrs = shared_state(models), learning_rates(models, settings)
-    trained = [state[name].requires_grad_() for name in lrs]
+    state = shared_state(models)
+    names = [name for name, own in models[0].named_parameters() if own.requires_grad]
+    trained = [state[name].requires_grad_() for name in names]
+    lrs = [learning_rates(settings, name, state[name]) for name in names]
     # Fixed T and prototypes by gradient: after_step would move nothing that the run depends on.
     moving = settings[0].em or settings[0].control == "follows"
     x = torch.stack(data)  # (R, N, X)
@@ -74,14 +71,13 @@ def _run_kind(
         if trained:
             gradients = torch.autograd.grad(loss_of(out, error), trained)
             with torch.no_grad():
-                for parameter, gradient, lr in zip(trained, gradients, lrs.values(), strict=True):
-                    parameter.addcmul_(lr.to(dtype), gradient, value=-1)
+                for parameter, gradient, lr in zip(trained, gradients, lrs, strict=True):
+                    parameter.addcmul_(lr, gradient, value=-1)
         if moving:
             for model, part in zip(models, parts(out, len(models)), strict=True):
                 # A run that diverges ends as such; the others go on.
                 with suppress(FloatingPointError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
                     model.codebook.after_step(part)
-        progress()
     return history
 
 
@@ -118,21 +114,14 @@ def shared_state(models: Sequence[nn.Module]) -> dict[str, Tensor]:
     return state
 
 
-def learning_rates(models: Sequence[nn.Module], settings: Sequence[Setting]) -> dict[str, Tensor]:
-    """Collect the rates that :func:`softvq.two_timescale_groups` sets in each run.
+def learning_rates(settings: Sequence[Setting], name: str, stacked: Tensor) -> Tensor:
+    """Return a parameter's rate in each run, those of :func:`softvq.two_timescale_groups`.
 
     Returns:
-        For each trained parameter its rates as (R, 1, ...), to multiply with a stacked gradient.
+        (R, 1, ...), to multiply with the stacked gradient.
     """
-    lrs: dict[str, list[float]] = {}
-    names = [name for name, own in models[0].named_parameters() if own.requires_grad]
-    for model, setting in zip(models, settings, strict=True) if names else ():
-        groups = two_timescale_groups(model, setting.rates[0], setting.epsilon)
-        rate_of = {parameter: group["lr"] for group in groups for parameter in group["params"]}
-        for name in names:
-            lrs.setdefault(name, []).append(rate_of[model.get_parameter(name)])
-    axes = {name: models[0].get_parameter(name).dim() for name in names}
-    return {name: torch.tensor(own).view(-1, *[1] * axes[name]) for name, own in lrs.items()}
+    rates = torch.tensor([setting.rates for setting in settings]).to(stacked)  # (R, 2)
+    return rates[:, int(name.startswith("codebook."))].view(-1, *[1] * (stacked.dim() - 1))
 
 
 def parts(out: CodebookOutput, count: int) -> list[CodebookOutput]:

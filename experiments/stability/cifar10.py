@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,6 @@ from training.trainer import Trainer
 
 from .blocks import columns
 from .measures import measures
-from .results import opened, save
 
 CONTROLS = ("follows", "fixed")
 # Images that the prototypes are measured on, of the validation split.
@@ -92,39 +93,36 @@ class Watch(Callback):
         self.history.append({"step": trainer.step} | figures | errors)
 
 
-def study_cifar10(options: Cifar10Options, out: Path) -> dict[str, Any]:
-    """Train what is not there yet; a run that was interrupted starts anew.
+def cifar10_runs(
+    options: Cifar10Options, out: Path
+) -> dict[str, Callable[[], list[dict[str, Any]]]]:
+    """Plan all runs; one that is interrupted starts anew.
 
     Args:
         options: What to sweep.
-        out: Folder that gets ``stability.json`` and the run folders.
+        out: Folder of the study.
 
     Returns:
-        The study; see :func:`opened`.
+        By name, what trains a run into its folder and returns its settings and history.
 
     Raises:
-        UserError: If an option is out of range, the data is missing, or the folder holds a study
-            of other options.
-        KeyboardInterrupt: After Ctrl-C; what ended is kept.
+        UserError: If an option is out of range.
     """
     grid = product(range(options.seeds), options.controls, options.ratios, options.epsilons)
-    runs = {
-        f"epsilon/vqvae/{control}/{epsilon:g}/{ratio:g}/{seed}": (
-            dict[str, Any](control=control, epsilon=epsilon, ratio=ratio, seed=seed),
-            config_of(options, control, epsilon, ratio, seed),
-        )
-        for seed, control, ratio, epsilon in grid
-    }
-    result = opened(out, "cifar10", asdict(options), free=("seeds",))
-    waiting = {name: run for name, run in runs.items() if name not in result["runs"]}
-    splits = None
-    for name, (about, config) in tqdm(waiting.items(), unit="run", disable=None):
-        splits = splits or load_data(config, tqdm.write)[1]
-        history = train_watched(config, splits, out / "runs" / name.replace("/", "-"))
-        about["init"] = "kmeans" if config.quantizer.kmeans_init else "random"
-        result["runs"][name] = [about | {"history": columns(history)}]
-        save(result, out)
-    return result
+
+    def train(about: dict[str, Any], config: TrainConfig, folder: Path) -> list[dict[str, Any]]:
+        history = train_watched(config, splits(), folder)
+        init = "kmeans" if config.quantizer.kmeans_init else "random"
+        return [about | {"init": init, "history": columns(history)}]
+
+    runs: dict[str, Callable[[], list[dict[str, Any]]]] = {}
+    for seed, control, ratio, epsilon in grid:
+        about: dict[str, Any] = dict(control=control, epsilon=epsilon, ratio=ratio, seed=seed)
+        config = config_of(options, **about)
+        name = f"epsilon/vqvae/{control}/{epsilon:g}/{ratio:g}/{seed}"
+        runs[name] = partial(train, about, config, out / "runs" / name.replace("/", "-"))
+    splits = cache(lambda: load_data(config, tqdm.write)[1])  # The data are those of all runs.
+    return runs
 
 
 def config_of(

@@ -49,35 +49,23 @@ AXES = {
 
 
 def draw(result: dict[str, Any], out: Path) -> list[Path]:
-    """Draw all pictures that the runs so far allow.
-
-    Args:
-        result: A study.
-        out: Folder of the pictures.
-
-    Returns:
-        The files written.
-    """
+    """Draw all pictures that the runs so far allow, and return the files written."""
     wanted = panels(frame_of(result))
     on_epsilon = [panel for panel in wanted if panel[1] == "epsilon"]
-    figures = {
-        "phases": phase_figure(on_epsilon),
-        "weights": phase_figure([panel for panel in wanted if panel[1] != "epsilon"]),
-        "trajectories": trajectory_figure(on_epsilon),
-    }
+    weights = [panel for panel in wanted if panel[1] != "epsilon"]
+    figures = {"phases": (phase_figure, on_epsilon), "weights": (phase_figure, weights)}
+    figures["trajectories"] = (trajectory_figure, on_epsilon)
     written = []
-    for name, figure in figures.items():
-        if figure is not None:
+    for name, (figure_of, own) in figures.items():
+        if own:
             path = out / f"stability-{result['data']}-{name}.png"
-            write_atomic(path, partial(figure.savefig, format="png", dpi=100))
+            write_atomic(path, partial(figure_of(own).savefig, format="png", dpi=100))
             written.append(path)
     return written
 
 
-def phase_figure(wanted: list[Panel]) -> Figure | None:
+def phase_figure(wanted: list[Panel]) -> Figure:
     """Draw phase diagrams of collapse in rows of three."""
-    if not wanted:
-        return None
     columns = min(3, len(wanted))
     rows = math.ceil(len(wanted) / columns)
     figure = Figure(figsize=(4.6 * columns + 1, 4.4 * rows + 0.6), layout="constrained")
@@ -129,7 +117,7 @@ def _among(cells: Any, values: Any) -> Any:
     return np.interp(np.log(values), np.log(cells), places, left=math.nan, right=math.nan)
 
 
-def trajectory_figure(wanted: list[Panel]) -> Figure | None:
+def trajectory_figure(wanted: list[Panel]) -> Figure:
     """Draw figures over steps: a column for each, a row for each panel, a line for each epsilon."""
     # k-means starts as a spread one does.
     wanted = [panel for panel in wanted if not panel[0].endswith("kmeans")] or wanted
@@ -138,8 +126,6 @@ def trajectory_figure(wanted: list[Panel]) -> Figure | None:
         for title, _, runs in wanted
         for ratio in shown_ratios(sorted(runs["ratio"].unique()))
     ]
-    if not rows:
-        return None
     shape = len(rows), len(TRAJECTORIES)
     figure = Figure(figsize=(3.4 * shape[1], 2.7 * shape[0] + 0.5), layout="constrained")
     axes = figure.subplots(*shape, squeeze=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,50 +22,32 @@ NAMES = (
 )  # fmt: skip
 
 
-class Separation(NamedTuple):
-    """Distances between prototypes, in units of the latents' largest standard deviation.
-
-    Attributes:
-        minimum: Distance of the nearest pair.
-        mean: Mean distance over all pairs.
-        distinct: Number of prototypes left when those nearer than :data:`TOUCHING` to one that
-            was kept are dropped, in [1, K].
-    """
-
-    minimum: float
-    mean: float
-    distinct: int
-
-
 @torch.no_grad()
-def separation(codebook: Tensor, largest: float) -> Separation:
-    """Measure how far apart prototypes are.
+def separation(codebook: Tensor, largest: float) -> tuple[float, float, int]:
+    """Measure how far apart prototypes are, in the latents' largest standard deviations.
 
     Args:
         codebook: (K, D), at least two prototypes.
         largest: lambda_max, the largest variance of the latents, > 0.
 
-    Raises:
-        ValueError: If there is one prototype only, or the variance is not positive.
+    Returns:
+        The distance of the nearest pair; the mean distance over all pairs; and the number of
+        prototypes left, in [1, K], when those nearer than :data:`TOUCHING` to one that was kept
+        are dropped.
 
     Example:
         >>> separation(torch.tensor([[0.0], [0.5], [6.0]]), largest=4.0)
-        Separation(minimum=0.25, mean=2.0, distinct=3)
+        (0.25, 2.0, 3)
     """
-    count = codebook.shape[0]
-    if count < 2 or not largest > 0:
-        raise ValueError(
-            f"separation needs two prototypes and a positive variance, got {count}, {largest}"
-        )
     exact = codebook.double()
     distances = torch.cdist(exact, exact, compute_mode="donot_use_mm_for_euclid_dist")
     distances = distances / largest**0.5  # (K, K)
     pairs = distances[torch.ones_like(distances, dtype=torch.bool).triu(diagonal=1)]
     kept: list[int] = []
-    for number in range(count):
+    for number in range(len(exact)):
         if bool((distances[number, kept] >= TOUCHING).all()):
             kept.append(number)
-    return Separation(round(pairs.min().item(), 9), round(pairs.mean().item(), 9), len(kept))
+    return round(pairs.min().item(), 9), round(pairs.mean().item(), 9), len(kept)
 
 
 def is_collapsed(mean_separation: float, soft_error: float) -> bool:
@@ -112,7 +94,7 @@ def measures(codebook: SoftCodebook, out: CodebookOutput) -> dict[str, Any]:
     soft_error = losses["loss_ols"] * codebook.dim / total
     nearest = (out.latents - prototypes[out.indices.flatten()]).square().sum(dim=1).mean().item()
     found = (
-        is_collapsed(apart.mean, soft_error),
+        is_collapsed(apart[1], soft_error),
         *apart,
         codebook.temperature.item() / (codebook.critical_factor * largest),
         out.indices.unique().numel() / codebook.codebook_size,

@@ -6,6 +6,7 @@ N latents of size D, K prototypes, X the size of a data point.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -109,12 +110,11 @@ class LinearAutoencoder(nn.Module):
         return out, error * (x.shape[-1] / self.codebook.dim)
 
 
-def mixture(seed: int, points: int = POINTS) -> Tensor:
+def mixture(seed: int) -> Tensor:
     """Draw points of :data:`CLUSTERS` equal clusters, centred, of largest variance 1.
 
     Args:
         seed: Seed of centres and points.
-        points: N, the number of points.
 
     Returns:
         float64 (N, X).
@@ -126,8 +126,8 @@ def mixture(seed: int, points: int = POINTS) -> Tensor:
     """
     generator = torch.Generator().manual_seed(seed)
     centres = SPREAD * torch.randn(CLUSTERS, INPUTS, generator=generator, dtype=torch.float64)
-    x = centres[torch.arange(points) % CLUSTERS]  # (N, X)
-    x = x + torch.randn(points, INPUTS, generator=generator, dtype=torch.float64)
+    x = centres[torch.arange(POINTS) % CLUSTERS]  # (N, X)
+    x = x + torch.randn(POINTS, INPUTS, generator=generator, dtype=torch.float64)
     x = x - x.mean(dim=0)
     return x / largest_variance(latent_covariance(x)).sqrt()
 
@@ -158,16 +158,11 @@ def codebook_of(setting: Setting, z: Tensor, generator: torch.Generator) -> Soft
     else:
         controller = CriticalFraction(Schedule(setting.ratio))
     # No usage term, balance or restart, which would hide a collapse.
-    own: dict[str, Any] = {
-        "temperature": controller, "commitment": setting.commitment,
-        "variance_weight": setting.variance_weight, "usage_weight": 0.0, "restart_threshold": 0.0,
-    }  # fmt: skip
-    codebook: SoftCodebook
-    if setting.em:
-        codebook = DDCLEMCodebook(z.shape[1], CODES, balance=0.0, **own)
-    else:
-        codebook = DDCLCodebook(z.shape[1], CODES, **own)
-    codebook = codebook.to(z.dtype)
+    kind: Any = partial(DDCLEMCodebook, balance=0.0) if setting.em else DDCLCodebook
+    codebook: SoftCodebook = kind(
+        z.shape[1], CODES, temperature=controller, commitment=setting.commitment,
+        variance_weight=setting.variance_weight, usage_weight=0.0, restart_threshold=0.0,
+    ).to(z.dtype)  # fmt: skip
     codebook.initialize(z, seed=setting.seed)  # sets T and T_c, too
     place(codebook, z, setting.init, generator)
     return codebook
@@ -182,15 +177,9 @@ def place(codebook: SoftCodebook, z: Tensor, init: str, generator: torch.Generat
         z: (N, D), the latents.
         init: One of :data:`INITS`.
         generator: Source of the noise and of the choice of latents.
-
-    Raises:
-        ValueError: If the name is unknown.
     """
-    if init not in INITS:
-        raise ValueError(f"init must be one of {', '.join(INITS)}, got {init!r}")
-    count = codebook.codebook_size
     if init == "spread":
-        codebook.codebook.copy_(z[torch.randperm(len(z), generator=generator)[:count]])
+        codebook.codebook.copy_(z[torch.randperm(len(z), generator=generator)[:CODES]])
     if init == "near":
         noise = torch.randn(codebook.codebook.shape, generator=generator, dtype=z.dtype)
         scale = 0.01 * largest_variance(latent_covariance(z)).sqrt()

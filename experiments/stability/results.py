@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ Panel = tuple[str, str, pd.DataFrame]
 
 
 def opened(
-    out: Path, data: str, options: dict[str, Any] | None, free: tuple[str, ...] = ()
+    out: Path, data: str, options: dict[str, Any] | None, free: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Read what a study has so far.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from training.checkpoint import write_text
 from training.errors import UserError
 
 from .batch import run_batch
-from .blocks import MixtureOptions, columns, mixture_blocks
+from .blocks import Block, MixtureOptions, columns, mixture_blocks
 from .boundary import CASES, boundaries
-from .cifar10 import CONTROLS, Cifar10Options, study_cifar10
+from .cifar10 import CONTROLS, Cifar10Options, cifar10_runs
 from .figures import draw
 from .mixture import INITS
 from .results import opened, report, save, summary
@@ -28,19 +29,52 @@ NAMES = {"inits": INITS, "controls": CONTROLS}
 
 
 def study(data: str, options: Options, out: Path, *, train: bool = True) -> dict[str, Any]:
-    """Return a study: trained where it is not there yet, or, with ``train`` false, as it stands.
+    """Train what is not there yet; what ends is kept, whatever stops the rest.
+
+    Args:
+        data: ``mixture`` or ``cifar10``.
+        options: What to sweep.
+        out: Folder that gets ``stability.json``, and the run folders of CIFAR-10.
+        train: False takes the study as it stands.
+
+    Returns:
+        The study; see :func:`opened`.
 
     Raises:
-        UserError: If the folder holds a study of other options, or there is nothing to report.
+        UserError: If an option is out of range, data is missing, the folder holds a study of other
+            options, or there is nothing to report.
+        KeyboardInterrupt: After Ctrl-C.
     """
     if not train:
         result = opened(out, data, None)
         if not result["runs"]:
             raise UserError(f"{out} holds no run of a stability study: leave out --report-only")
         return result
+    runs: Mapping[str, Callable[[], list[dict[str, Any]]]]
     if isinstance(options, MixtureOptions):
-        return study_mixture(options, out)
-    return study_cifar10(options, out)
+        result = opened(out, data, asdict(options))
+        runs = {block.name: partial(train_block, block) for block in mixture_blocks(options)}
+        if result["boundaries"] is None:
+            result["boundaries"] = boundaries(CASES, range(options.seeds), options.rounds)
+            save(result, out)
+    else:
+        runs = cifar10_runs(options, out)
+        result = opened(out, data, asdict(options), free=("seeds",))
+    waiting = [name for name in runs if name not in result["runs"]]
+    for name in tqdm(waiting, desc=data, disable=None):
+        result["runs"][name] = runs[name]()
+        save(result, out)
+    return result
+
+
+def train_block(block: Block) -> list[dict[str, Any]]:
+    """Train the runs of a block; return the settings and the history of each."""
+    return [
+        asdict(setting) | {"history": columns(history)}
+        for setting, history in zip(
+            block.settings, run_batch(block.settings, block.record_at), strict=True
+        )
+    ]
 
 
 def options_of(data: str, given: Mapping[str, Any]) -> Options:
@@ -104,34 +138,3 @@ def write_results(result: dict[str, Any], out: Path) -> tuple[str, list[Path]]:
     write_text(out / "stability.md", text + "\n")
     files = [out / name for name in ("stability.json", "summary.json", "stability.md")]
     return text, [*files, *draw(result, out)]
-
-
-def study_mixture(options: MixtureOptions, out: Path) -> dict[str, Any]:
-    """Train what is not there yet; what ends is kept, whatever stops the rest.
-
-    Args:
-        options: What to sweep.
-        out: Folder that gets ``stability.json``.
-
-    Returns:
-        The study; see :func:`opened`.
-
-    Raises:
-        UserError: If the folder holds a study of other options.
-    """
-    result = opened(out, "mixture", asdict(options))
-    blocks = [b for b in mixture_blocks(options) if b.name not in result["runs"]]
-    total = sum(block.record_at[-1] + 1 for block in blocks)
-    with tqdm(total=total, unit="step", desc="critical temperatures", disable=None) as bar:
-        if result["boundaries"] is None:
-            result["boundaries"] = boundaries(CASES, range(options.seeds), options.rounds)
-            save(result, out)
-        for block in blocks:
-            bar.set_description(block.name)
-            histories = run_batch(block.settings, block.record_at, progress=bar.update)
-            result["runs"][block.name] = [
-                asdict(setting) | {"history": columns(history)}
-                for setting, history in zip(block.settings, histories, strict=True)
-            ]
-            save(result, out)
-    return result

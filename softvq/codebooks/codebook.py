@@ -6,14 +6,23 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from .._internal.distributed import gathered, summed
 from ..functional import compute_dtype, exporting, nearest_codes
-from ..initialize import kmeans
+from ..initialize import kmeans, with_masks
 from ..serialization import Pretrained
-from .interface import BatchStatistics, CodebookOutput, batch_statistics
-from .layout import checked_indices, in_layout, unflattened, vectors_last, with_masks
+from .interface import (
+    BatchStatistics,
+    CodebookOutput,
+    batch_statistics,
+    checked_indices,
+    in_layout,
+    unflattened,
+    vectors_last,
+)
+from .restarts import newcomers
 
 
 class Codebook(Pretrained):
@@ -33,6 +42,8 @@ class Codebook(Pretrained):
 
     Attributes:
         codebook: (K, D), the prototypes.
+        running_usage: (K,) buffer of softvq's own codebooks, a running mean of how much each
+            prototype is used, in the kind's own unit; restarts compare it with its mean.
         steps: int64 scalar buffer, the number of calls of :meth:`after_step` so far.
         straight_through: Whether the decoder's gradient reaches the latents as if the code were
             the latent.
@@ -48,6 +59,7 @@ class Codebook(Pretrained):
     """
 
     codebook: Tensor
+    running_usage: Tensor
     steps: Tensor
     straight_through: bool = False
     has_tokens: bool = True
@@ -64,9 +76,7 @@ class Codebook(Pretrained):
             raise ValueError(
                 f"dim and codebook_size must be at least 1, got {dim=}, {codebook_size=}"
             )
-        self.dim = dim
-        self.codebook_size = codebook_size
-        self.channel_first = channel_first
+        self.dim, self.codebook_size, self.channel_first = dim, codebook_size, channel_first
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     @property
@@ -165,7 +175,7 @@ class Codebook(Pretrained):
 
     def _summed(self, tensor: Tensor) -> Tensor:
         """Sum over all processes that train together."""
-        return summed(tensor)
+        return summed(tensor) if dist.is_available() and dist.is_initialized() else tensor
 
     @torch.no_grad()
     def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -205,12 +215,7 @@ class Codebook(Pretrained):
         return in_layout(vectors, self.channel_first)
 
     def combine(self, codes: Sequence[Tensor], shape: Sequence[int] | None = None) -> Tensor:
-        """The vectors of its one level in the codebook's layout, as a stack sums those of several.
-
-        Args:
-            codes: One tensor (..., D).
-            shape: Not needed: the vectors stand at the latents' own resolution.
-        """
+        """The vectors (..., D) of its one level in the codebook's layout; a stack needs a shape."""
         return in_layout(codes[0], self.channel_first)
 
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
@@ -218,7 +223,7 @@ class Codebook(Pretrained):
         return self.decode(indices)
 
     def freeze(self) -> None:
-        """Stop all state from changing; gradients still reach the encoder."""
+        """Stop training from changing any state; gradients still reach the encoder."""
         self.codebook.requires_grad_(False)
         self.frozen = True
 
@@ -242,6 +247,8 @@ class Codebook(Pretrained):
         Raises:
             ValueError: If there are fewer latents than prototypes, or some are not finite.
         """
+        if not self.has_tokens:
+            return  # no prototypes to place
         parts = [self._flatten(part, m) for part, m in with_masks(latents, mask)]
         kept = [(z if m is None else z[m]).to(self.codebook.dtype) for z, m in parts]
         flat = gathered(torch.cat(kept))  # (M, D)
@@ -255,6 +262,29 @@ class Codebook(Pretrained):
 
     def _initialized_from(self, latents: Tensor) -> None:
         """Set the state that depends on the prototypes, given (N, D) latents."""
+
+    def _count(self, usage: float, decay: float, restart_threshold: float, seed: int) -> None:
+        """Set up the running usage and restarts, for the constructor of a kind that has them."""
+        for name, share in (("decay", decay), ("restart_threshold", restart_threshold)):
+            if not 0 <= share < 1:
+                raise ValueError(f"{name} must lie in [0, 1), got {share}")
+        self.decay, self.restart_threshold, self.seed = decay, restart_threshold, seed
+        self.register_buffer("running_usage", torch.full((self.codebook_size,), usage))
+
+    def _restart(self, tokens: Tensor) -> None:
+        """Move prototypes of too little running usage onto some of the tokens (M, D)."""
+        mean = self.running_usage.mean()
+        starved = (self.running_usage < self.restart_threshold * mean).nonzero().squeeze(1)
+        if len(starved):
+            vectors = newcomers(tokens, len(starved), self.seed + int(self.steps))
+            vectors = vectors.to(self.codebook.dtype)
+            # Twice the threshold gives the newcomer time to be chosen before it is judged again.
+            self._replace(starved[: len(vectors)], vectors, 2 * self.restart_threshold * mean)
+
+    def _replace(self, rows: Tensor, vectors: Tensor, size: Tensor) -> None:
+        """Move prototypes, and all state that belongs to them, at once; ``size`` is their usage."""
+        self.codebook[rows] = vectors
+        self.running_usage[rows] = size
 
     def _vectors(self, indices: Tensor) -> Tensor:
         """Prototypes (..., D), zero where the index is -1."""

@@ -16,12 +16,12 @@ from ..functional import (
     token_weights,
     widest_dtype,
 )
+from .codebook import Codebook
 from .interface import BatchStatistics, CodebookOutput
-from .restarts import RestartingCodebook
 from .temperature import CodesPerToken, Schedule, TemperatureController
 
 
-class SoftCodebook(RestartingCodebook):
+class SoftCodebook(Codebook):
     """Base of the soft codebooks: a Boltzmann assignment at a temperature that is controlled.
 
     A subclass registers its prototypes, as a parameter or a buffer, and says by ``_move`` how they

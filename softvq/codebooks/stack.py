@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from .._internal.pooling import grid_shape, pool, unpool
 from ..functional import compute_dtype
+from ..initialize import with_masks
 from ..serialization import Pretrained
 from .codebook import Codebook
-from .interface import CodebookOutput, StackOutput, after_step_of
-from .layout import in_layout, vectors_last, with_masks
+from .interface import CodebookOutput, StackOutput, after_step_of, in_layout, vectors_last
 
 
 class CodebookStack(Pretrained):
@@ -204,7 +204,7 @@ class CodebookStack(Pretrained):
         return self.decode(indices)
 
     def freeze(self) -> None:
-        """Stop the prototypes of all levels from changing."""
+        """Stop training from changing any state of any level."""
         for level in self.codebooks:
             level.freeze()
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from ..functional import nearest_codes, token_weights
+from .codebook import Codebook
 from .interface import BatchStatistics, CodebookOutput
-from .restarts import RestartingCodebook
 
 
-class _HardCodebook(RestartingCodebook):
+class _HardCodebook(Codebook):
     """Base of the hard codebooks: the nearest prototype, and a straight-through gradient.
 
     A subclass registers its prototypes and says by two hooks how they learn: ``_weighted`` and

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from .._internal.pooling import pool
 from ..codebooks.interface import CodebookOutput, after_step_of
-from ..codebooks.layout import with_masks
 from ..codebooks.soft import SoftCodebook
+from ..initialize import with_masks
 from .proportions import shares
 
 

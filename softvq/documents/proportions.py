@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..codebooks.layout import vectors_last
+from ..codebooks.interface import vectors_last
 from ..codebooks.soft import SoftCodebook
 from ..functional import assignment, compute_dtype
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.__main__ import COMMANDS
+from eval.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -37,7 +37,9 @@ PAGES += (ROOT / "experiments").glob("*/README.md")
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    links = re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8"))
+    text = page.read_text("utf-8")
+    links = re.findall(r"\]\(([^)#\s]+)", text)
+    assert not [p for p in re.findall(r"`(tests/[\w./]+)`", text) if not (ROOT / p).exists()]
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not missing
 
@@ -47,6 +49,6 @@ def test_every_command_that_the_readme_shows_exists(module):
     text = (ROOT / "README.md").read_text("utf-8")
     for name in re.findall(rf"python -m {module}[. ](\w+)", text):
         if module == "eval":
-            assert name in COMMANDS
+            assert name in main.commands
         else:
             assert (ROOT / module / name / "__main__.py").exists()

@@ -106,12 +106,8 @@ def test_the_config_rejects_unknown_keys_and_quantizers():
 
 
 def test_the_config_reaches_the_codebook():
-    kinds = {
-        "ddcl": DDCLCodebook,
-        "ddcl-em": DDCLEMCodebook,
-        "vq": VQCodebook,
-        "vq-ema": VQEMACodebook,
-    }
+    kinds = {"ddcl": DDCLCodebook, "ddcl-em": DDCLEMCodebook}
+    kinds |= {"vq": VQCodebook, "vq-ema": VQEMACodebook}
     own = {"ddcl": {"usage_weight": 0.2}, "ddcl-em": {"usage_weight": 0.2, "balance": 0.4}}
     for quantizer, kind in kinds.items():
         options = {"commitment": 0.7, "restart_threshold": 0.3, "seed": 11, "decay": 0.8}
@@ -127,18 +123,14 @@ def test_the_config_reaches_the_codebook():
 
 
 def test_the_config_sets_the_temperature():
-    controllers = {
-        "constant": ConstantTemperature,
-        "critical": CriticalFraction,
-        "codes": CodesPerToken,
-    }
+    kinds = ConstantTemperature, CriticalFraction, CodesPerToken
     schedule = {
         "temperature_start": 4.0,
         "temperature_end": 1.0,
         "temperature_hold_steps": 5,
         "temperature_steps": 10,
     }
-    for mode, kind in controllers.items():
+    for mode, kind in zip(("constant", "critical", "codes"), kinds, strict=True):
         controller = tiny(temperature_mode=mode, **schedule).codebook.controller
         assert type(controller) is kind
         assert [controller.schedule(step) for step in (0, 5, 10, 99)] == [4, 4, 1, 1]

@@ -19,6 +19,15 @@ def within(tree, *kinds):
     return {id(child) for node in outer for child in ast.walk(node)}
 
 
+def modules(tree):
+    """Each absolute import of a module: its node, and the full name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node, node.module
+
+
 def imported(tree):
     """Top-level names that a module imports, and whether it does so on being imported."""
     lazy = within(tree, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -26,15 +35,8 @@ def imported(tree):
         # What only a type checker reads is never imported.
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names = [node.module]
-        else:
-            continue
-        for name in names:
-            yield name.split(".")[0], id(node) not in lazy
+    for node, name in modules(tree):
+        yield name.split(".")[0], id(node) not in lazy
 
 
 def test_the_walk_finds_every_kind_of_import():
@@ -58,16 +60,9 @@ def test_sources_import_torch_einops_and_the_standard_library_only(path):
 def private_imports(folder):
     """Imports of softvq in a package that are neither from softvq nor from softvq.functional."""
     for path in sorted((ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                modules = [node.module]
-            else:
-                continue
-            for module in modules:
-                if module.startswith("softvq.") and module != "softvq.functional":
-                    yield f"{path.relative_to(ROOT).as_posix()}: {module}"
+        for _, module in modules(ast.parse(path.read_text(encoding="utf-8"))):
+            if module.startswith("softvq.") and module != "softvq.functional":
+                yield f"{path.relative_to(ROOT).as_posix()}: {module}"
 
 
 @pytest.mark.parametrize(

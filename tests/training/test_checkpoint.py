@@ -215,7 +215,7 @@ def test_another_format_is_named(saved):
     [
         ({"codebook_size": 7}, r"size mismatch for codebook\S+: .*\[6.*\[7"),
         ({"hidden_channels": 8}, r"size mismatch for encoder\.0\.weight"),
-        ({"quantizer": "vq"}, r"Unexpected key\(s\).*temperature"),
+        ({"quantizer": "vq"}, r"that of a DDCLEMCodebook, not of a VQCodebook"),
         ({"quantizer": "kmeans"}, r"unknown quantizer 'kmeans'"),
         ({"codebok_size": 7}, r"unknown keys.*codebok_size"),
         ({"codebook_size": 0}, r"codebook_size=0"),

@@ -25,16 +25,20 @@ from eval.__main__ import main
 from eval.report.levels import level_ablation
 from eval.run import open_run
 from training.data.feed import to_float
-from training.metrics import (
-    evaluate_split,
-)
+from training.metrics import evaluate_split
 
-FEW = ("--limit-test", "64")
+FEW = ("--limit-test", "64", "--refit-steps", "2")
 RUNS = {
     "pyramid": {"levels": 3, "level_pool": "4,2,1", "level_sizes": "5,9,16"},
     "vqvae2": {"architecture": "vqvae2"},
     "one": {},
 }
+
+
+@pytest.fixture(autouse=True)
+def undrawn(request, monkeypatch):
+    if "tensorboard" not in request.node.name:
+        without_figures(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +50,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["pyramid", "vqvae2"])
-def test_a_run_of_levels_goes_on_where_it_was_stopped(tmp_path, monkeypatch, name):
-    without_figures(monkeypatch)
+def test_a_run_of_levels_goes_on_where_it_was_stopped(tmp_path, name):
     options = RUNS[name] | {"quantizer": "vq-ema", "lr_schedule": "constant", "level_dropout": 0.3}
     whole = run_small(tmp_path / "whole", **options)
     out = run_small(tmp_path / "run", **options, epochs=1)

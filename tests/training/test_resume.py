@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -192,14 +191,22 @@ train.main()
 """
 
 
-@pytest.mark.parametrize(
-    ("number", "status", "quantizer"),
-    [(signal.SIGTERM, 143, "ddcl-em"), (signal.SIGINT, 130, "vq-ema")],
-)
-def test_a_real_signal_saves_and_says_how_to_go_on(tmp_path, whole, number, status, quantizer):
+def assert_stopped_and_resumable(whole: Path, out: Path, stderr: str) -> None:
+    assert "Traceback" not in stderr
+    [line] = [line for line in stderr.splitlines() if line.startswith("stopped")]
+    assert line == (
+        f"stopped at step 5 of 16 and saved; continue with: python train.py --resume --out '{out}'"
+    )
+    assert checkpoint(out)["step"] == 5
+    assert not (out / "metrics.jsonl").exists()
+    assert command("--resume", "--out", out).exit_code == 0
+    assert_equal_ends(whole, out)
+
+
+def test_a_real_signal_saves_and_says_how_to_go_on(tmp_path, whole):
     out = tmp_path / "a run"  # a name that a shell would split
     process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, *arguments(out=out, **OPTIONS[quantizer])],
+        [sys.executable, "-c", INTERRUPTED, *arguments(out=out, **OPTIONS["ddcl-em"])],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},  # sums in equal order
         stdin=subprocess.PIPE,
@@ -209,19 +216,18 @@ def test_a_real_signal_saves_and_says_how_to_go_on(tmp_path, whole, number, stat
     )
     assert process.stdout is not None
     assert any(line == "step 5\n" for line in process.stdout)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate("go on\n", timeout=60)
-    assert process.returncode == status
-    assert "Traceback" not in stderr
-    [line] = [line for line in stderr.splitlines() if line.startswith("stopped")]
-    assert line.startswith("stopped at step 5 of 16 and saved; continue with: python train.py ")
-    words = re.search(r"python train\.py (.*)", line)
-    assert words
-    assert words[1] == f"--resume --out '{out}'"
-    assert checkpoint(out)["step"] == 5
-    assert not (out / "metrics.jsonl").exists()
-    assert command("--resume", "--out", out).exit_code == 0
-    assert_equal_ends(whole[quantizer], out)
+    assert process.returncode == 143
+    assert_stopped_and_resumable(whole["ddcl-em"], out, stderr)
+
+
+def test_control_c_saves_and_says_how_to_go_on(tmp_path, monkeypatch, whole):
+    out = tmp_path / "a run"
+    at_step(monkeypatch, 5, interrupt(signal.SIGINT))
+    result = command(*arguments(out=out, **OPTIONS["vq-ema"]))
+    assert result.exit_code == 130
+    assert_stopped_and_resumable(whole["vq-ema"], out, result.stderr)
 
 
 def test_resuming_in_a_folder_that_was_moved(tmp_path, monkeypatch, whole):

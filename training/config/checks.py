@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ForeignOptionError, UserError
 from .declaration import flag_of
-from .quantizers import LATTICES, PEERS, SOFT, owners, read_quantizers
+from .quantizers import LATTICES, SOFT, owners, read_quantizers
 
 if TYPE_CHECKING:
     from .train_config import TrainConfig
@@ -80,11 +79,6 @@ def _model_conflicts(config: TrainConfig) -> Iterator[str]:
         )
     if config.optimizer.lpips_weights and not config.optimizer.perceptual_weight:
         yield "lpips_weights does nothing without perceptual_weight: give both"
-    if config.quantizer.name in PEERS and find_spec("vector_quantize_pytorch") is None:
-        yield (
-            f"the quantizer {config.quantizer.name} needs vector-quantize-pytorch: "
-            'pip install -e ".[peers]"'
-        )
 
 
 def _level_conflicts(config: TrainConfig) -> Iterator[str]:

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from ..errors import UserError
 from .checks import check_given
-from .declaration import Option, Range, flag_of
+from .declaration import Option, flag_of
 from .quantizers import owners, read_quantizers
 from .sections import OPTIONS
 from .train_config import PRESETS, TrainConfig
@@ -77,12 +77,12 @@ def _keyword_option(name: str) -> click.Option:
 
 
 def _click_option(option: Option, text: str, **settings: Any) -> click.Option:
-    low, high, above = option.range
+    low = option.minimum if option.above is None else option.above
     if option.choices:
         settings["type"] = click.Choice(option.choices)
-    elif option.range != Range():
+    elif low is not None:
         ranged: Any = click.IntRange if option.kind is int else click.FloatRange
-        settings["type"] = ranged(low if above is None else above, high, above is not None)
+        settings["type"] = ranged(low, option.maximum, min_open=option.above is not None)
     elif option.kind is not bool:
         settings["type"] = option.kind
     flag = flag_of(option.name)

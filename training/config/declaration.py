@@ -1,4 +1,4 @@
-"""How an option is declared: in a class, by its name, type and default and a sentence under Args.
+"""How an option is declared: by its name, type and default in a class, and a sentence under Args.
 
 The same holds for the sections of a config and for the codebooks of softvq, so that the command
 line, the config and its checks read one description of either.
@@ -9,34 +9,12 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import MISSING, fields
-from types import UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, field, fields
+from typing import Any, NamedTuple
 
 from ..errors import UserError
 
 KINDS: dict[str, type] = {"float": float, "int": int, "bool": bool, "str": str}
-
-
-class Range(NamedTuple):
-    """The numbers that an option may be: from minimum to maximum, and more than above."""
-
-    minimum: float | None = None
-    maximum: float | None = None
-    above: float | None = None
-
-
-class Choices(tuple[str, ...]):
-    """The words that an option may be."""
-
-
-class Flat(str):
-    """The name of an option outside its section, where that is not the field's."""
-
-
-class For(tuple[str, ...]):
-    """The quantizers that an option is for."""
 
 
 class Option(NamedTuple):
@@ -48,7 +26,9 @@ class Option(NamedTuple):
         default: Its value when none is given.
         help: What it does.
         choices: The words that it may be; none if it is free.
-        range: The numbers that it may be.
+        minimum: The least number that it may be.
+        maximum: The largest number that it may be.
+        above: A number that it must be more than.
         only: The quantizers that it is for; none if it is for all.
     """
 
@@ -57,13 +37,10 @@ class Option(NamedTuple):
     default: Any
     help: str
     choices: tuple[str, ...] = ()
-    range: Range = Range()
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
     only: tuple[str, ...] = ()
-
-    @property
-    def flag(self) -> str:
-        """Its name on the command line."""
-        return flag_of(self.name)
 
     def check(self, value: Any) -> None:
         """Refuse a value of another type, or outside the range or the choices.
@@ -71,7 +48,6 @@ class Option(NamedTuple):
         Raises:
             UserError: With the option's name, the value, and what it must be.
         """
-        low, high, above = self.range
         must = None
         if self.choices and value not in self.choices:
             must, value = f"one of {', '.join(self.choices)}", repr(value)
@@ -79,12 +55,12 @@ class Option(NamedTuple):
             must, value = f"of type {self.kind.__name__}", repr(value)
         elif isinstance(value, float) and not math.isfinite(value):
             must = "a finite number"
-        elif low is not None and value < low:
-            must = f"at least {low}"
-        elif high is not None and value > high:
-            must = f"at most {high}"
-        elif above is not None and value <= above:
-            must = f"more than {above}"
+        elif self.minimum is not None and value < self.minimum:
+            must = f"at least {self.minimum}"
+        elif self.maximum is not None and value > self.maximum:
+            must = f"at most {self.maximum}"
+        elif self.above is not None and value <= self.above:
+            must = f"more than {self.above}"
         if must:
             raise UserError(f"{self.name} must be {must}, got {value}")
 
@@ -99,40 +75,30 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def options_of(section: type) -> dict[str, Option]:
+def option(default: Any, **more: Any) -> Any:
+    """A field of a section, which :func:`options_of` finds.
+
+    Args:
+        default: Its value when none is given.
+        more: Any of the last attributes of :class:`Option`, and another name than the field's.
+    """
+    return field(default=default, metadata=more)
+
+
+def options_of(section: type[Any]) -> dict[str, Option]:
     """The options that a dataclass declares, by the names of its fields.
 
     Args:
-        section: Its fields may be annotated with :class:`Range`, :class:`Choices` and
-            :class:`For`; those with a default value and a sentence under Args are options.
+        section: Its fields with a default value, and a sentence under Args, are options.
     """
-    hints, texts = get_type_hints(section, include_extras=True), argument_texts(section)
-    return {
-        spec.name: _option(spec.name, hints[spec.name], spec.default, texts[spec.name])
-        for spec in fields(section)
-        if spec.default is not MISSING
-    }
-
-
-def _option(name: str, hint: Any, default: Any, text: str) -> Option:
-    parts = list(_parts(hint))
-    kind = next(part for part in parts if part in KINDS.values())
-    found = {type(part): part for part in parts}
-    limits, words, only = found.get(Range, Range()), found.get(Choices, ()), found.get(For, ())
-    flat = str(found.get(Flat, name))
-    return Option(flat, kind, default, text, tuple(words), limits, tuple(only))
-
-
-def _parts(hint: Any) -> Iterator[Any]:
-    """The types of a union, and what they are annotated with."""
-    if get_origin(hint) is Annotated:
-        yield from _parts(hint.__origin__)
-        yield from hint.__metadata__
-    elif get_origin(hint) in (Union, UnionType):
-        for part in get_args(hint):
-            yield from _parts(part)
-    else:
-        yield hint
+    texts = argument_texts(section)
+    found = {}
+    for spec in fields(section):
+        if spec.default is not MISSING:
+            kind = KINDS[str(spec.type).removesuffix(" | None")]
+            own = {"name": spec.name, **spec.metadata}
+            found[spec.name] = Option(kind=kind, default=spec.default, help=texts[spec.name], **own)
+    return found
 
 
 def argument_texts(documented: Any) -> dict[str, str]:

@@ -25,71 +25,50 @@ class Quantizer(NamedTuple):
     Attributes:
         options: The keywords that a run may set, by name.
         soft: Whether the constructor takes a temperature.
-        peer: Whether it is a quantizer of vector-quantize-pytorch.
     """
 
     options: dict[str, Option]
     soft: bool
-    peer: bool
 
 
 @functools.cache
 def read_quantizers() -> dict[str, Quantizer]:
-    """Read the quantizers that the table names: classes, and peers made by a ``partial``.
+    """Read the quantizers that the table names: classes, and functions that a ``partial`` calls.
 
     Example:
         >>> read_quantizers()["vq"].options["decay"].default
         0.99
     """
-    path = _source("models.build")
-    table = next(
-        node.value
-        for node in _parsed(path).body
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "QUANTIZERS"
-    )
-    assert isinstance(table, ast.Dict)
+    known = _definitions("softvq", "codebooks") | _definitions("models", "")
+    table = known["QUANTIZERS"]
+    assert isinstance(table, ast.AnnAssign)
+    assert isinstance(table.value, ast.Dict)
     found = {}
-    for key, value in zip(table.keys, table.values, strict=True):
-        peer = isinstance(value, ast.Call)
-        target = ast.unparse(value.args[0] if isinstance(value, ast.Call) else value)
+    for key, value in zip(table.value.keys, table.value.values, strict=True):
+        name = value.args[0] if isinstance(value, ast.Call) else value
         assert isinstance(key, ast.Constant)
-        found[str(key.value)] = _quantizer(_definition(target, path), peer)
+        found[str(key.value)] = _quantizer(known[ast.unparse(name)])
     return found
 
 
-def _source(module: str) -> Path:
-    """The file of a module, found without importing its package."""
-    top, *rest = module.split(".")
-    spec = find_spec(top)
+def _definitions(package: str, folder: str) -> dict[str, ast.stmt]:
+    """What the modules of a folder define at their top, found without importing its package."""
+    spec = find_spec(package)
     assert spec is not None
-    return _file(Path(str(spec.origin)).parent.joinpath(*rest))
+    found: dict[str, ast.stmt] = {}
+    for path in Path(str(spec.origin)).parent.joinpath(folder).glob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                found[node.name] = node
+            elif isinstance(node, ast.AnnAssign):
+                found[ast.unparse(node.target)] = node
+    return found
 
 
-def _file(path: Path) -> Path:
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
-@functools.cache
-def _parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def _definition(name: str, path: Path) -> ast.ClassDef | ast.FunctionDef:
-    """The class or function of a name, followed through the imports of its module."""
-    for node in _parsed(path).body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
-            return node
-        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
-            module = str(node.module)
-            if not node.level:
-                return _definition(name, _source(module))
-            return _definition(name, _file(path.parents[node.level - 1] / Path(*module.split("."))))
-    raise LookupError(f"{path} has no {name}")
-
-
-def _quantizer(node: ast.ClassDef | ast.FunctionDef, peer: bool) -> Quantizer:
-    inside = [n for n in ast.walk(node) if isinstance(n, ast.FunctionDef)]
-    arguments = next(n for n in inside if peer or n.name == "__init__").args
+def _quantizer(node: ast.stmt) -> Quantizer:
+    assert isinstance(node, ast.ClassDef | ast.FunctionDef)
+    functions = (inner for inner in ast.walk(node) if isinstance(inner, ast.FunctionDef))
+    arguments = next(own for own in functions if own.name in ("__init__", node.name)).args
     texts = argument_texts(ast.get_docstring(node) or "")
     options = {}
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
@@ -99,13 +78,12 @@ def _quantizer(node: ast.ClassDef | ast.FunctionDef, peer: bool) -> Quantizer:
             kind, choices = str, ast.literal_eval(note.slice)
         if kind is not None and default is not None and name not in SET_BY_RUN:
             options[name] = Option(name, kind, ast.literal_eval(default), texts[name], choices)
-    return Quantizer(options, any(a.arg == "temperature" for a in arguments.kwonlyargs), peer)
+    return Quantizer(options, any(a.arg == "temperature" for a in arguments.kwonlyargs))
 
 
 # One level of these is a fixed lattice behind a projection, not a set of points among the latents.
 LATTICES = ("fsq", "lfq")
 QUANTIZERS = tuple(read_quantizers())
-PEERS = tuple(name for name, q in read_quantizers().items() if q.peer)
 SOFT = tuple(name for name, q in read_quantizers().items() if q.soft)
 OWN = tuple(name for name, q in read_quantizers().items() if q.options)
 

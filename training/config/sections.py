@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 from ..errors import UserError
 from .checks import check_quantizer_options
-from .declaration import Choices, Flat, For, Range, options_of
+from .declaration import option, options_of
 from .quantizers import OWN, QUANTIZERS, SOFT, read_quantizers
 
 DATASETS = ("auto", "cifar10", "patches", "folder")
 MODES = ("constant", "critical", "codes")
-Count = Annotated[int, Range(1)]
-Positive = Annotated[float, Range(above=0)]
-Weight = Annotated[float, Range(0)]
-Share = Annotated[float, Range(0, 1)]
 
 
 class _Section:
     """A group of options, each checked by itself."""
 
     def __post_init__(self) -> None:
-        for name, option in options_of(type(self)).items():
-            value = getattr(self, name)
-            if value is not None:
-                option.check(value)
+        for name, own in options_of(type(self)).items():
+            if getattr(self, name) is not None:
+                own.check(getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -42,11 +37,11 @@ class DataConfig(_Section):
         augment: Flip and shift the training images.
     """
 
-    dataset: Annotated[str, Choices(DATASETS)] = "auto"
+    dataset: str = option("auto", choices=DATASETS)
     data_dir: str | None = None
-    limit_train: Count | None = None
-    limit_test: Count | None = None
-    image_size: Annotated[int, Range(8)] = 32
+    limit_train: int | None = option(None, minimum=1)
+    limit_test: int | None = option(None, minimum=1)
+    image_size: int = option(32, minimum=8)
     augment: bool = True
 
 
@@ -72,16 +67,16 @@ class ModelConfig(_Section):
             own.
     """
 
-    architecture: Annotated[str, Choices(("vqvae", "vqvae2"))] = "vqvae"
-    hidden_channels: Annotated[int, Range(2)] = 128
-    residual_channels: Count = 64
-    residual_blocks: Annotated[int, Range(0)] = 2
-    codebook_size: Count = 512
-    codebook_dim: Count = 64
-    levels: Count | None = None
+    architecture: str = option("vqvae", choices=("vqvae", "vqvae2"))
+    hidden_channels: int = option(128, minimum=2)
+    residual_channels: int = option(64, minimum=1)
+    residual_blocks: int = option(2, minimum=0)
+    codebook_size: int = option(512, minimum=1)
+    codebook_dim: int = option(64, minimum=1)
+    levels: int | None = option(None, minimum=1)
     level_pool: str | None = None
     level_sizes: str | None = None
-    level_dropout: Annotated[float, Range(0, 0.99), For(OWN)] = 0.0
+    level_dropout: float = option(0.0, minimum=0, maximum=0.99, only=OWN)
     normalize_latents: bool = True
     shared_scale: bool = False
 
@@ -137,14 +132,14 @@ class QuantizerConfig(_Section):
         0.5
     """
 
-    name: Annotated[str, Choices(QUANTIZERS), Flat("quantizer")] = "ddcl-em"
+    name: str = option("ddcl-em", name="quantizer", choices=QUANTIZERS)
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    temperature_mode: Annotated[str, Choices(MODES), For(SOFT)] = "codes"
-    temperature_start: Annotated[Positive | None, For(SOFT)] = None
-    temperature_end: Annotated[Positive | None, For(SOFT)] = None
-    temperature_hold: Annotated[Share, For(SOFT)] = 0.5
-    temperature_until: Annotated[Share, For(SOFT)] = 0.9
-    init: Annotated[str, Choices(("auto", "kmeans", "random")), For(OWN)] = "auto"
+    temperature_mode: str = option("codes", choices=MODES, only=SOFT)
+    temperature_start: float | None = option(None, above=0, only=SOFT)
+    temperature_end: float | None = option(None, above=0, only=SOFT)
+    temperature_hold: float = option(0.5, minimum=0, maximum=1, only=SOFT)
+    temperature_until: float = option(0.9, minimum=0, maximum=1, only=SOFT)
+    init: str = option("auto", choices=("auto", "kmeans", "random"), only=OWN)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -181,14 +176,14 @@ class OptimizerConfig(_Section):
         lpips_weights: File of torchvision's weights of that net; downloaded by default.
     """
 
-    lr: Positive = 2e-3
-    lr_schedule: Annotated[str, Choices(("cosine", "constant"))] = "cosine"
-    epsilon: Annotated[Positive | None, For(("ddcl", "vq"))] = None
-    batch_size: Count = 128
-    epochs: Count = 20
-    steps: Count | None = None
-    perceptual_weight: Weight = 0.0
-    lpips: Annotated[str, Choices(("squeeze", "alex", "vgg"))] = "squeeze"
+    lr: float = option(2e-3, above=0)
+    lr_schedule: str = option("cosine", choices=("cosine", "constant"))
+    epsilon: float | None = option(None, above=0, only=("ddcl", "vq"))
+    batch_size: int = option(128, minimum=1)
+    epochs: int = option(20, minimum=1)
+    steps: int | None = option(None, minimum=1)
+    perceptual_weight: float = option(0.0, minimum=0)
+    lpips: str = option("squeeze", choices=("squeeze", "alex", "vgg"))
     lpips_weights: str | None = None
 
 
@@ -205,9 +200,9 @@ class RunConfig(_Section):
     """
 
     out: str | None = None
-    seed: Annotated[int, Range(0, 2**32 - 1)] = 0
+    seed: int = option(0, minimum=0, maximum=2**32 - 1)
     device: str = "auto"
-    precision: Annotated[str, Choices(("fp32", "bf16"))] = "fp32"
+    precision: str = option("fp32", choices=("fp32", "bf16"))
     compile: bool = False
 
 

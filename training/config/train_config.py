@@ -134,16 +134,17 @@ class TrainConfig:
         """
         quantizer, most = self.quantizer, max(self.model.codebook_sizes)
         start, end = quantizer.temperature_start, quantizer.temperature_end
-        if quantizer.temperature_mode == "constant":
-            if start is None:
-                raise UserError(
-                    "temperature_mode constant needs temperature_start, T in units of squared "
-                    "distance; or choose codes or critical, which follow the latents"
-                )
-            return start, start if end is None else end
-        last_codes = 1.3 if quantizer.name == "ddcl" else 1.05
-        codes = (min(3.0, most), min(last_codes, most))
-        first, last = {"codes": codes, "critical": (0.02, 0.002)}[quantizer.temperature_mode]
+        if quantizer.temperature_mode == "codes":
+            first, last = min(3.0, most), min(1.3 if quantizer.name == "ddcl" else 1.05, most)
+        elif quantizer.temperature_mode == "critical":
+            first, last = 0.02, 0.002
+        elif start is not None:
+            first = last = start
+        else:
+            raise UserError(
+                "temperature_mode constant needs temperature_start, T in units of squared "
+                "distance; or choose codes or critical, which follow the latents"
+            )
         return first if start is None else start, last if end is None else end
 
     @property

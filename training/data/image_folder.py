@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-_VAL_NAMES = ("val", "validation")
+# The splits that folders hold by their names; val is taken where there is validation, too.
+_FOLDERS = {"train": "train", "validation": "val", "val": "val", "test": "test"}
 
 
 def split_folder(root: Path) -> dict[str, list[Path]]:
@@ -38,11 +39,7 @@ def split_folder(root: Path) -> dict[str, list[Path]]:
     """
     if not root.is_dir():
         raise DatasetError(f"no folder {root}: give an existing folder of images as --data-dir")
-    given = {"train": root / "train", "test": root / "test"}
-    given["val"] = next(
-        (root / name for name in _VAL_NAMES if (root / name).is_dir()), root / "val"
-    )
-    given = {split: folder for split, folder in given.items() if folder.is_dir()}
+    given = {split: root / name for name, split in _FOLDERS.items() if (root / name).is_dir()}
     if "train" not in given or len(given) == 1:
         return dict(zip(("train", "val", "test"), _hash_split(root, (0.8, 0.9)), strict=True))
     splits = {split: _hash_split(folder, ())[0] for split, folder in given.items()}

@@ -65,7 +65,6 @@ def reconstruction_figure(
     return figure
 
 
-@torch.no_grad()
 def reconstruction_rows(
     model: ImageTokenizer, images: Tensor, *, prefixes: bool = False
 ) -> tuple[Tensor, list[str]]:

@@ -53,7 +53,6 @@ class Sample(NamedTuple):
     levels: tuple[LevelSample, ...]
 
 
-@torch.no_grad()
 def sample_codebook(model: ImageTokenizer, images: Tensor, *, max_images: int = 256) -> Sample:
     """Encode and decode a bounded number of images that lie evenly in a data set.
 
@@ -92,17 +91,12 @@ def sample_codebook(model: ImageTokenizer, images: Tensor, *, max_images: int = 
             errors.append(square.flatten(1).mean(dim=1).cpu().double())
             # The grids are the images': a codebook sees all places of an image as one row.
             parts.append([out.indices.cpu() for out in output.code.levels])
-    levels = [
-        LevelSample(
-            indices=torch.cat(own),
-            prototypes=level.codebook.detach().float().cpu(),
-            side=cell_side(model, number),
-        )
-        for number, (level, own) in enumerate(
-            zip(model.levels, zip(*parts, strict=True), strict=True)
-        )
-    ]
-    return Sample(images, torch.cat(errors), tuple(levels if model.has_tokens else ()))
+    levels = []
+    for number, level in enumerate(model.levels if model.has_tokens else ()):
+        indices = torch.cat([own[number] for own in parts])
+        prototypes = level.codebook.detach().float().cpu()
+        levels.append(LevelSample(indices, prototypes, cell_side(model, number)))
+    return Sample(images, torch.cat(errors), tuple(levels))
 
 
 def evenly(total: int, count: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Images to tokens on disk and back, through the command line and a small trained run."""
+"""Images to tokens on disk and back, by a small trained run."""
 
 import copy
 import os
@@ -7,14 +7,15 @@ import time
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from safetensors import safe_open
-from small_runs import checkpoint, metrics, run_small, snapshot, without_figures
+from small_pictures import picture
+from small_runs import (
+    checkpoint,
+    metrics,
+)
 
-from eval.__main__ import main
 from eval.codec import tiles
 from eval.codec.compress import compress, decode, encode, named, picture_names
 from eval.codec.format import TokenFileError, from_bytes, to_bytes
@@ -24,45 +25,14 @@ from training.data.feed import to_float
 from training.data.splits import load_splits
 from training.errors import UserError
 
-KINDS = {
-    "one": {},
-    "residual": {"levels": 2, "quantizer": "vq-ema"},
-    "pyramid": {"levels": 3, "level_pool": "4,2,1", "level_sizes": "5,16,30"},
-    "odd": {"levels": 3, "level_pool": "5,3,2"},
-    "vqvae2": {"architecture": "vqvae2", "level_dropout": 0.5},
-}
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    root = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        without_figures(patch)
-        return {
-            name: run_small(root / name, **(kind | {"epochs": 1})) for name, kind in KINDS.items()
-        }
-
-
-@pytest.fixture(scope="module")
-def models(runs):
-    return {name: open_model(run, device="cpu") for name, run in runs.items()}
-
-
-def call(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
-
-
-def picture(width, height, mode="RGB", seed=0):
-    random = np.random.default_rng(seed)
-    smooth = random.integers(0, 256, (4, 4, 4), dtype=np.uint8)
-    return Image.fromarray(smooth, "RGBA").resize((width, height)).convert(mode)
+NAMES = ["one", "residual", "pyramid", "odd", "vqvae2"]
 
 
 @settings(max_examples=25, deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 200), st.integers(1, 300)), min_size=1, max_size=3),
     mode=st.sampled_from(["RGB", "L", "RGBA", "LA", "P", "1", "CMYK"]),
-    name=st.sampled_from(list(KINDS)),
+    name=st.sampled_from(NAMES),
 )
 def test_round_trip_of_any_picture(models, sizes, mode, name):
     model = models[name]
@@ -79,7 +49,7 @@ def test_round_trip_of_any_picture(models, sizes, mode, name):
         assert {image.mode for image in decoded} == {expected}
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_decoded_pictures_are_the_model_s_reconstructions(models, name, monkeypatch):
     model = models[name]
     images = load_splits("patches", limit_train=1, limit_test=6).test
@@ -114,79 +84,9 @@ def test_large_pictures_are_coded_in_tiles(models, monkeypatch):
         assert difference.max() <= 1
 
 
-def test_files_and_folders_through_the_command_line(tmp_path, runs):
-    folder = tmp_path / "in"
-    (folder / "deep").mkdir(parents=True)
-    picture(40, 20).save(folder / "a.png")
-    picture(40, 20, "L", 1).save(folder / "deep" / "b.jpg")
-    picture(9, 9, "RGBA", 2).save(tmp_path / "c.webp")
-    file = tmp_path / "tokens.svq"
-    result = call("compress", runs["pyramid"], folder, tmp_path / "c.webp", "-o", file)
-    assert result.exit_code == 0, result.output
-    assert f"3 images, {file.stat().st_size:,} bytes" in result.stdout
-    assert "transparency of 1 images is not kept" in result.stderr
-    result = call("decompress", runs["pyramid"], file, "-o", tmp_path / "out")
-    assert result.exit_code == 0, result.output
-    shapes = {}
-    for path in (tmp_path / "out").rglob("*.png"):
-        with Image.open(path) as shown:
-            shapes[path.relative_to(tmp_path / "out").as_posix()] = (shown.size, shown.mode)
-    assert shapes == {
-        "a.png": ((40, 20), "RGB"),
-        "deep/b.png": ((40, 20), "L"),
-        "c.png": ((9, 9), "RGB"),
-    }
-    before = snapshot(tmp_path)
-    result = call("decompress", runs["pyramid"], file, "-o", tmp_path / "out")
-    assert result.exit_code == 2
-    assert "exists already" in result.stderr
-    assert snapshot(tmp_path) == before
-    coarse = tmp_path / "coarse.svq"
-    assert call("compress", runs["pyramid"], folder, "-o", coarse, "--levels", 1).exit_code == 0
-    assert coarse.stat().st_size < file.stat().st_size
-    assert call("decompress", runs["pyramid"], coarse, "-o", tmp_path / "coarse").exit_code == 0
-    assert len(list((tmp_path / "coarse").rglob("*.png"))) == 2
-
-
-def test_wrong_calls_are_one_line_and_write_nothing(tmp_path, runs):
-    (tmp_path / "empty").mkdir()
-    picture(8, 8).save(tmp_path / "a.png")
-    (tmp_path / "text.png").write_text("no picture")
-    good = tmp_path / "good.svq"
-    assert call("compress", runs["one"], tmp_path / "a.png", "-o", good).exit_code == 0
-    (tmp_path / "short.svq").write_bytes(good.read_bytes()[:-1])
-    out = tmp_path / "out"
-    cases = [
-        (("compress", runs["one"], tmp_path / "empty", "-o", out), 2, "no images below"),
-        (("compress", runs["one"], tmp_path / "none.png", "-o", out), 2, "none.png: give image"),
-        (("compress", runs["one"], tmp_path / "text.png", "-o", out), 2, "cannot read image"),
-        (
-            ("compress", runs["one"], tmp_path / "a.png", "-o", out, "--levels", 2),
-            2,
-            "between 1 and 1",
-        ),
-        (("compress", runs["one"], tmp_path / "a.png", "-o", out, "--levels", 0), 2, "got 0"),
-        (("compress", tmp_path / "none", tmp_path / "a.png", "-o", out), 1, "does not exist"),
-        (("decompress", runs["residual"], good, "-o", out), 1, "another model made it"),
-        (("decompress", runs["one"], tmp_path / "short.svq", "-o", out), 1, "truncated or damaged"),
-        (("decompress", runs["one"], tmp_path / "a.png", "-o", out), 1, "not a file of tokens"),
-        (("decompress", runs["one"], good, "-o", out, "--levels", 2), 2, "between 1 and 1"),
-        (("decompress", runs["one"], tmp_path / "none.svq", "-o", out), 1, "No such file"),
-    ]
-    before = snapshot(tmp_path)
-    for words, status, message in cases:
-        result = call(*words)
-        assert (result.exit_code, len(result.stderr.splitlines())) == (status, 1), result.output
-        assert result.stderr.startswith("Error: ")
-        assert message in result.stderr
-    assert snapshot(tmp_path) == before
-
-
-def test_a_model_without_tokens_is_refused(tmp_path, monkeypatch):
-    without_figures(monkeypatch)
-    run = run_small(tmp_path / "run", quantizer="none", epochs=1)
+def test_a_model_without_tokens_is_refused(run_of):
     with pytest.raises(UserError, match="it has no tokens"):
-        open_model(run)
+        open_model(run_of(quantizer="none", epochs=1))
 
 
 def test_the_last_training_epoch_s_counts_are_used(runs, models, tmp_path):
@@ -233,32 +133,10 @@ def test_names_stay_in_the_folder_and_apart_on_any_file_system():
             picture_names([name])
 
 
-def test_odd_and_equal_names_come_back(tmp_path, runs):
-    for number in range(2):
-        folder = tmp_path / f"in{number}"
-        folder.mkdir()
-        picture(8, 8, seed=number).save(folder / "frame.png")
-    picture(8, 8, seed=2).save(tmp_path / "12:30.png")
-    words = (tmp_path / "in0", tmp_path / "in1", tmp_path / "12:30.png")
-    assert call("compress", runs["one"], *words, "-o", tmp_path / "x.svq").exit_code == 0
-    out = tmp_path / "out"
-    assert call("decompress", runs["one"], tmp_path / "x.svq", "-o", out).exit_code == 0
-    assert sorted(p.name for p in out.iterdir()) == ["12_30.png", "frame-2.png", "frame.png"]
-
-
 def test_a_picture_given_twice_is_coded_once(tmp_path):
     for name in ("a.png", "b.png"):
         picture(8, 8).save(tmp_path / name)
     assert [name for name, _ in named([tmp_path / "b.png", tmp_path])] == ["b.png", "a.png"]
-
-
-def test_an_input_is_never_the_output(tmp_path, runs):
-    picture(8, 8).save(tmp_path / "a.png")
-    before = snapshot(tmp_path)
-    result = call("compress", runs["one"], tmp_path / "a.png", "-o", tmp_path / "a.png")
-    assert result.exit_code == 2
-    assert "is one of the images" in result.stderr
-    assert snapshot(tmp_path) == before
 
 
 def test_pictures_are_opened_and_decoded_a_few_at_a_time(models, monkeypatch):
@@ -292,26 +170,6 @@ def test_pictures_are_opened_and_decoded_a_few_at_a_time(models, monkeypatch):
     decoded = decode(file, models["one"])
     next(decoded)
     assert calls == [3]
-
-
-def test_tokens_for_a_prior(tmp_path, runs, models):
-    out = tmp_path / "tokens.safetensors"
-    result = call("tokens", runs["pyramid"], "-o", out, "--split", "test", "--limit", 5)
-    assert result.exit_code == 0, result.output
-    images = load_splits("patches", limit_train=5, limit_test=5).test
-    network = models["pyramid"].network
-    expected = network.split(network.tokens(to_float(images)))
-    with safe_open(out, framework="pt") as file:
-        assert set(file.keys()) == {"test.level_1", "test.level_2", "test.level_3"}
-        for number, tokens in enumerate(expected, start=1):
-            assert torch.equal(file.get_tensor(f"test.level_{number}").long(), tokens)
-        metadata = file.metadata()
-    assert metadata["model"] == model_hash(network)
-    assert metadata["codebook_sizes"] == "[5, 16, 30]"
-    assert call("tokens", runs["one"], "-o", out, "--split", "x").exit_code == 2
-    assert call("tokens", runs["one"], "-o", out).exit_code == 0
-    with safe_open(out, framework="pt") as file:
-        assert set(file.keys()) == {f"{split}.level_1" for split in ("train", "val", "test")}
 
 
 def test_small_files_are_written_whole(tmp_path, models, monkeypatch):

@@ -2,93 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
-from small_runs import checkpoint, run_small, snapshot, without_figures
+from patients import HEALTHY, State, duplicate, edited, look, severe
+from small_runs import run_small, without_figures
 
-from eval.__main__ import main
-from eval.doctor import Finding, diagnose, examine, format_findings
-from eval.doctor.finding import CHECKS
-from training.checkpoint import save_checkpoint
-from training.config import TrainConfig
-from training.errors import UserError
+from eval.doctor import examine
 from training.run_log import RunLog
 
-State = dict[str, Any]
-
-# Small images, so that 64 steps take a second: long enough to reconstruct something.
-TRAINED: dict[str, Any] = {"epochs": 4, "image_size": 16, "batch_size": 16, "hidden_channels": 16}
-HEALTHY: dict[str, dict[str, Any]] = {
-    "ddcl": {},
-    "paper": {"quantizer": "ddcl"},
-    "vq-ema": {"quantizer": "vq-ema"},
-    "shared-scale": {"quantizer": "vq-ema", "shared_scale": True},
-    "levels": {"levels": 2},
-    "vqvae2": {"architecture": "vqvae2"},
-    "none": {"quantizer": "none"},
-}
 LONGER: dict[str, dict[str, Any]] = {
     "pyramid": {"levels": 2, "level_pool": "2,1", "quantizer": "vq-ema", "level_dropout": 0.2},
     "vqp-ema": {"quantizer": "vqp-ema"},
     "simvq": {"quantizer": "simvq"},
     "vqvae2": {"architecture": "vqvae2", "quantizer": "vq-ema", "level_dropout": 0.2},
 }
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Callable[..., Path]:
-    """Runs by their options, each trained once."""
-    root, made = tmp_path_factory.mktemp("runs"), {}
-
-    def run(**options: Any) -> Path:
-        key = repr(sorted(options.items()))
-        if key not in made:
-            with pytest.MonkeyPatch.context() as patch:
-                without_figures(patch)
-                patch.setattr(RunLog, "write_pictures", lambda *args: None, raising=False)
-                made[key] = run_small(root / str(len(made)), **(TRAINED | options))
-        return made[key]
-
-    return run
-
-
-def look(run: Path, images: int = 256) -> dict[tuple[str, int | None], Finding]:
-    """Findings by name and level; whatever is found must be fit to be shown."""
-    findings = diagnose(run, device="cpu", images=images)
-    options = {"--" + name.replace("_", "-") for name in TrainConfig.kinds()}
-    for finding in findings:
-        assert finding.name in CHECKS
-        assert re.search(r"\d", finding.evidence)
-        assert finding.evidence.endswith(".")
-        assert finding.advice.endswith(".")
-        named = set(re.findall(r"--[a-z][a-z-]*", finding.advice))
-        assert named <= options | {"--resume", "--out"}, named - options
-        assert not re.search(r"\bnan\b|\binf\b", finding.evidence), finding
-    found = {(f.name, f.level): f for f in findings}
-    assert len(found) == len(findings)
-    order = [("severe", "warning", "note").index(f.severity) for f in findings]
-    assert order == sorted(order)
-    return found
-
-
-def severe(found: dict[tuple[str, int | None], Finding]) -> set[str]:
-    return {f.name for f in found.values() if f.severity == "severe"}
-
-
-def edited(run: Path, folder: Path, edit: Callable[[State], object]) -> Path:
-    """A copy of a run's best checkpoint, edited."""
-    state = checkpoint(run, "best.pt")
-    edit(state)
-    path = folder / "edited.pt"
-    save_checkpoint(path, {key: value for key, value in state.items() if key != "format"})
-    return path
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -141,11 +72,6 @@ def test_a_temperature_above_the_critical_one(runs):
     assert "--temperature-start 0.02 --temperature-end 0.002" in finding.advice
     # What follows from it is not said again.
     assert not {"too-soft", "duplicates", "dead-gradient"} & {name for name, _ in found}
-
-
-def duplicate(state: State, count: int) -> None:
-    prototypes = state["model"]["codebook.codebook"]
-    prototypes[-count:] = prototypes[:count] + 1e-4
 
 
 def move_away(state: State, count: int) -> None:
@@ -247,135 +173,6 @@ def test_weights_that_are_not_finite_are_all_that_is_said(runs, tmp_path):
     assert "codebook.codebook" in found["non-finite", None].evidence
 
 
-def copied(run: Path, folder: Path, *names: str) -> Path:
-    """Some files of a run in a folder of their own."""
-    folder.mkdir()
-    for name in names:
-        (folder / name).write_bytes((run / name).read_bytes())
-    return folder
-
-
-def test_a_training_that_was_cut_off_is_noted(runs, tmp_path):
-    def edit(state: State) -> None:
-        state["config"]["epochs"] = 9
-        state["model_config"]["temperature_steps"] = 65
-
-    folder = copied(runs(), tmp_path / "run", "metrics.jsonl")
-    lone = edited(runs(), tmp_path, edit)
-    (folder / "best.pt").write_bytes(lone.read_bytes())
-    finding = look(folder)["unfinished", None]
-    assert finding.severity == "note"
-    assert "This is of step 64 of 144" in finding.evidence
-    assert "1.05 codes per token at step 65" in finding.evidence
-    assert "--resume" in finding.advice
-    # Without its log nobody knows whether the run has stopped.
-    finding = look(lone)["unfinished", None]
-    step = checkpoint(runs(), "best.pt")["step"]
-    assert f"The checkpoint is of step {step} of 144" in finding.evidence
-    assert "--resume" not in finding.advice
-
-
-def starve(state: State, tracker: int) -> None:
-    history = torch.full((5, 16), 1000)
-    history[3:, 1:] = 0
-    state["trackers"][tracker]["history"] = history
-
-
-def heat(state: State) -> None:
-    state["model"]["codebook.levels.1.temperature"].fill_(1e3)
-
-
-@pytest.mark.parametrize(
-    ("name", "edit", "sick", "level", "advice"),
-    [
-        ("ddcl", lambda state: starve(state, 0), "starved-codes", None, "--restart-threshold 0.04"),
-        (
-            "vq-ema",
-            lambda state: starve(state, 0),
-            "starved-codes",
-            None,
-            "--restart-threshold 0.2",
-        ),
-        ("levels", lambda state: starve(state, 1), "starved-codes", 2, "--restart-threshold"),
-        ("levels", heat, "collapsed", 2, "--temperature-start"),
-    ],
-)
-def test_a_collapse_after_the_best_epoch_is_severe(runs, tmp_path, name, edit, sick, level, advice):
-    source = runs(**HEALTHY[name])
-    folder = copied(source, tmp_path / "run", "best.pt", "metrics.jsonl")
-
-    def later(state: State) -> None:
-        state["step"] += 32
-        edit(state)
-
-    edited(source, folder, later).rename(folder / "last.pt")
-    found = look(folder)
-    finding = found["later-collapse", level]
-    assert finding.severity == "severe"
-    assert f"at step {checkpoint(folder)['step']}, it is {sick}" in finding.evidence
-    assert "eval doctor RUN/last.pt" in finding.advice
-    assert advice in finding.advice
-    assert severe(found) == {"later-collapse"}
-    assert doctor(folder, "--images", 64, "--device", "cpu").exit_code == 1
-    # What is worse at the end is of the end: the checkpoint alone has none of it.
-    assert severe(look(edited(source, tmp_path, lambda state: None))) == set()
-
-
-def test_lines_of_a_log_that_are_none_are_left_out(runs, tmp_path):
-    folder = copied(runs(), tmp_path / "run", "best.pt", "metrics.jsonl")
-    expected = look(folder)
-    log = folder / "metrics.jsonl"
-    foreign = [
-        "", "{", "[1]", "3", "null", '{"epoch": 9}', '{"loss": 3.0}', "[" * 100_000,
-        '{"epoch": "9", "step": 999, "split": "train", "temperature_ratio": 9}',
-        '{"epoch": 9, "step": null, "split": "train", "temperature_ratio": 9}',
-        '{"epoch": 9, "step": 999, "split": ["train"], "temperature_ratio": 9}',
-    ]  # fmt: skip
-    # These are lines, of figures that are none.
-    odd = [
-        '{"epoch": 4, "step": 64, "split": "train", "levels": 3, "temperature_ratio": "9"}',
-        '{"epoch": 4, "step": 64, "split": "train", "dead_codes": {}, "perplexity": NaN}',
-    ]
-    log.write_text("\n".join([*foreign, log.read_text().strip(), *foreign, *odd]) + "\n")
-    assert look(folder) == expected
-
-
-def test_a_log_that_is_no_text_is_a_wrong_call_and_not_a_diagnosis(runs, tmp_path):
-    folder = copied(runs(), tmp_path / "run", "best.pt")
-    (folder / "metrics.jsonl").write_bytes(b'{"epoch": 1}\n\xff\xfe\x00')
-    result = doctor(folder, "--images", 64)
-    assert result.exit_code == 2
-    (line,) = result.stderr.splitlines()
-    assert "metrics.jsonl is not text (byte 13)" in line
-
-
-def test_an_error_that_nobody_foresaw_is_not_a_diagnosis_either(runs, monkeypatch):
-    def broken(*args: Any, **options: Any) -> None:
-        raise ZeroDivisionError("one\nby two")
-
-    monkeypatch.setattr(examine, "measure", broken)
-    result = doctor(runs(), "--images", 64)
-    assert result.exit_code == 2
-    (line,) = result.stderr.splitlines()
-    assert "ZeroDivisionError: one by two" in line
-
-
-def test_a_run_that_ended_worse_than_it_was(runs, tmp_path):
-    source = runs()
-    folder = copied(source, tmp_path / "run", "best.pt", "last.pt")
-    lines = [json.loads(line) for line in (source / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        if line["epoch"] == 4 and line["split"] == "val":
-            line["mse_argmax"] *= 3
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    finding = look(folder)["got-worse", None]
-    assert finding.severity == "warning"
-    assert "after epoch 4" in finding.evidence
-    # A checkpoint of another name is not of the log that lies beside it.
-    (folder / "lone.pt").write_bytes((source / "best.pt").read_bytes())
-    assert ("got-worse", None) not in look(folder / "lone.pt")
-
-
 def test_findings_name_the_level(runs, tmp_path):
     def edit(state: State) -> None:
         prototypes = state["model"]["codebook.levels.1.codebook"]
@@ -403,65 +200,3 @@ def test_the_test_split_is_not_looked_at(runs, monkeypatch):
     expected = look(runs())
     monkeypatch.setattr(examine, "splits_of", without_test)
     assert look(runs()) == expected
-
-
-def doctor(*words: object) -> Result:
-    return CliRunner().invoke(main, ["doctor", *(str(word) for word in words)])
-
-
-def test_the_exit_status_and_the_file_say_whether_it_is_severe(runs, tmp_path):
-    well, file = runs(), tmp_path / "out" / "findings.json"
-    result = doctor(well, "--images", 64, "--device", "cpu", "--json", file)
-    assert result.exit_code == 0, result.output
-    findings = diagnose(well, device="cpu", images=64)
-    assert result.stdout == f"{format_findings(findings)}\nwritten to {file}\n"
-    assert json.loads(file.read_text()) == {"findings": [f._asdict() for f in findings]}
-    sick = edited(runs(quantizer="vq-ema"), tmp_path, lambda state: duplicate(state, 8))
-    result = doctor(sick, "--images", 64)
-    assert result.exit_code == 1
-    assert result.stdout.startswith("SEVERE duplicates\n")
-
-
-def test_a_lone_checkpoint_is_enough_anywhere(runs, tmp_path, monkeypatch):
-    lone = tmp_path / "model.pt"
-    lone.write_bytes((runs() / "best.pt").read_bytes())
-    monkeypatch.chdir(tmp_path)
-    found, expected = look(Path("model.pt")), look(runs())
-    # That the run went on after its best epoch is what its log alone knows.
-    found.pop(("unfinished", None), None)
-    assert found == expected
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["{}/nowhere"], "nowhere does not exist"),
-        (["{}"], "holds no best.pt or last.pt"),
-        (["{}/cut.pt"], "cut.pt cannot be read as a checkpoint"),
-        (["{}/good.pt", "--device", "toaster"], "device 'toaster' cannot be used here"),
-        (["{}/good.pt", "--images", "1"], "'--images'"),
-        (["{}/good.pt", "--json", "{}/good.pt/x"], "good.pt"),
-    ],
-)
-def test_wrong_calls_have_status_2_and_one_line(runs, tmp_path, words, message):
-    good = (runs() / "best.pt").read_bytes()
-    (tmp_path / "good.pt").write_bytes(good)
-    (tmp_path / "cut.pt").write_bytes(good[:5000])
-    before = snapshot(tmp_path)
-    result = doctor(*(word.replace("{}", str(tmp_path)) for word in words))
-    assert result.exit_code == 2
-    errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
-    assert len(errors) == 1
-    assert message in errors[0]
-    assert snapshot(tmp_path) == before
-
-
-def test_too_few_images_are_an_error_to_callers_too(runs):
-    with pytest.raises(UserError, match="at least 2"):
-        diagnose(runs(), images=1)
-
-
-def test_nothing_wrong_says_what_was_checked():
-    text = format_findings([])
-    assert text.startswith("nothing is wrong. Checked")
-    assert all(name in text for name in CHECKS)

@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
-from small_runs import run_small, without_figures
 
 from eval.doctor import Finding
 from eval.report.evaluate import evaluate_run
-from eval.report.html import PICTURES, cleaned, head, write_page
-from eval.report.html_run import write_run_page
+from eval.report.html import cleaned, head, write_page, write_run_page
 from eval.report.tables import bounds_table, gap_table, levels_table, quality_table
 
 
@@ -107,9 +105,6 @@ def assert_self_contained(html):
             assert name not in loading or value.startswith("data:")
 
 
-# --- what it says -------------------------------------------------------------------------------
-
-
 def test_it_says_what_was_trained_and_how_good_its_tokens_are(tmp_path):
     page = Page(page_of(tmp_path, REPORT))
     for words in (
@@ -145,18 +140,12 @@ def test_tables_have_what_was_measured():
 
 
 def test_findings_are_shown_worst_first_with_evidence_and_advice(tmp_path):
-    findings = [
-        finding("far-codes", "note"),
-        Finding(
-            "too-soft", "severe", "3 codes per token.", "Give --temperature-end 1.05.", level=2
-        ),
-        finding("duplicates", "warning"),
-    ]
+    soft = finding("too-soft", "severe", "3 codes per token.", "Give --temperature-end 1.05.", 2)
+    findings = [finding("far-codes", "note"), soft, finding("duplicates", "warning")]
     html = page_of(tmp_path, REPORT, findings=findings)
     text = Page(html).text
-    places = [
-        text.index(words) for words in ("Severe: too soft", "Warning: dup", "Note: far codes")
-    ]
+    shown = ("Severe: too soft", "Warning: dup", "Note: far codes")
+    places = [text.index(words) for words in shown]
     assert places == sorted(places)
     assert "too soft, level 2 3 codes per token. To do: Give --temperature-end 1.05." in text
     assert html.count('class="finding severe"') == 1
@@ -176,14 +165,11 @@ def test_a_run_given_as_a_dot_has_the_name_of_its_folder(tmp_path, monkeypatch):
     (tmp_path / "my run" / "best.pt").write_bytes(b"x")
     monkeypatch.chdir(tmp_path / "my run")
     assert head({"checkpoint": "best.pt"})["run"] == "my run"
+    assert head({"codebook_size": [512, 1024]})["sizes"] == ["512", "1,024"]
 
 
 def test_pictures_are_inlined_whole_with_title_and_size(tmp_path):
-    pictures = {
-        "usage_curve": small_figure(),
-        "gallery_level_2": small_figure(),
-        "own": small_figure(),
-    }
+    pictures = {name: small_figure() for name in ("usage_curve", "gallery_level_2", "own")}
     page = Page(page_of(tmp_path, REPORT, pictures))
     images = [attributes for tag, attributes in page.tags if tag == "img"]
     assert [image["alt"] for image in images] == [
@@ -209,17 +195,10 @@ def test_a_hard_codebook_and_none_are_spoken_of_as_such(tmp_path):
     assert "PSNR (dB), mean over images 24.12" in text
 
 
-def test_levels_are_named():
-    assert head({"codebook_size": [512, 1024]})["sizes"] == ["512", "1,024"]
-
-
 def test_an_empty_report_is_a_page(tmp_path):
     html = page_of(tmp_path, {})
     assert_self_contained(html)
     assert "None" not in Page(html).text
-
-
-# --- what it holds back, and that it needs nothing else -----------------------------------------
 
 
 def test_what_is_shown_is_escaped(tmp_path):
@@ -277,35 +256,21 @@ def test_a_page_replaces_an_older_one_only_when_it_is_whole(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
 
 
-# --- of a run -----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    root = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        without_figures(patch)
-        return {
-            name: run_small(root / name, quantizer=name, epochs=2) for name in ("ddcl-em", "none")
-        }
-
-
 @pytest.mark.parametrize("quantizer", ["ddcl-em", "none"])
-def test_the_page_of_a_run_has_its_figures_and_pictures(runs, tmp_path, quantizer):
-    report, path = evaluate_run(runs[quantizer], limit_test=16), tmp_path / "page.html"
-    write_run_page(path, runs[quantizer], report, [], limit_test=16)
+def test_the_page_of_a_run_has_its_figures_and_pictures(run_of, tmp_path, quantizer):
+    run = run_of(quantizer=quantizer, epochs=2)
+    report, path = evaluate_run(run, limit_test=16), tmp_path / "page.html"
+    write_run_page(path, run, report, [], limit_test=16)
     html = path.read_text()
     assert_self_contained(html)
     page = Page(html)
     shown = [attributes["id"] for tag, attributes in page.tags if tag == "figure"]
     # A model without tokens has nothing to count.
-    assert set(shown) == ({"reconstructions"} if quantizer == "none" else PICTURES.keys())
+    of_tokens = {"token_map", "gallery", "usage_curve", "usage_history"}
+    assert set(shown) == {"reconstructions"} | (set() if quantizer == "none" else of_tokens)
     assert f"{report['psnr_soft']:.2f}" in page.text
-    assert str(runs[quantizer].parent) not in html
+    assert str(run.parent) not in html
     assert f"quantizer: {quantizer}" in page.text
-
-
-# --- in a browser -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

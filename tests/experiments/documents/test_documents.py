@@ -1,4 +1,4 @@
-"""python -m experiments.documents: methods, linear heads, cards, end to end on topics."""
+"""python -m experiments.documents: tables, cards, wrong calls, end to end on topics."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner, Result
-from sklearn.decomposition import PCA
-from sklearn.linear_model import LogisticRegression
 from small_runs import refuse_constant
 from text_samples import TOPICS, write_20news, write_sst2
 
@@ -22,22 +19,13 @@ from experiments.clustering import figure
 from experiments.documents import heads as heads_module
 from experiments.documents.__main__ import main
 from experiments.documents.baselines import baselines
-from experiments.documents.cards import Card, write_cards
-from experiments.documents.embeddings import TokenEmbeddings
-from experiments.documents.heads import linear_head
+from experiments.documents.cards import page
 from experiments.documents.readout import (
     BALANCED,
     ON_DOCUMENTS,
     ON_TOKENS,
     READOUTS,
-    ReadoutSettings,
-    fit_readout,
-    summed_up,
 )
-from experiments.documents.study import axes_of
-from experiments.documents.vectors import Documents, documents, fit_encoder
-from experiments.identity import TOLERANCE
-from training.errors import DatasetError
 
 SCRIPT = "<script>alert(1)</script>"
 QUICK = {"steps": 30, "starts": 2}
@@ -49,7 +37,7 @@ def quick():
     with pytest.MonkeyPatch.context() as patch:
         for name, settings in READOUTS.items():
             patch.setitem(READOUTS, name, replace(settings, **QUICK))
-        patch.setattr(heads_module, "HEAD_SIZES", (4,))
+        patch.setattr(heads_module, "HEAD_SIZES", (4, 4096))
         yield
 
 
@@ -148,14 +136,13 @@ def test_the_page_says_what_prototypes_were_fitted_on_and_their_classes(news):
             assert shown == row["test"]["mapping"][0]
 
 
-def test_whatever_documents_hold_is_shown_as_text(news, tmp_path):
+def test_whatever_documents_hold_is_shown_as_text(news):
     document = {"share": 0.5, "words": [f"word {SCRIPT}"]}
     document |= {key: f"{key} {SCRIPT}" for key in ("label", "excerpt")}
-    card = Card(0, 1.0, 1, f"class {SCRIPT}", 1.0, [(f"top {SCRIPT}", 0.1)], [document])
-    empty = Card(1, 0.0, 0, None, 0.0, [], [])
-    result = news[0] | {"data": f"name {SCRIPT}"}
-    write_cards(tmp_path / "page.html", {BALANCED: [card, empty]}, result)
-    text = (tmp_path / "page.html").read_text()
+    fields = ("prototype", "share", "size", "label", "agreement", "words", "documents")
+    filled = (0, 1.0, 1, f"class {SCRIPT}", 1.0, [(f"top {SCRIPT}", 0.1)], [document])
+    cards = [dict(zip(fields, c, strict=True)) for c in (filled, (1, 0.0, 0, None, 0.0, [], []))]
+    text = page({BALANCED: cards}, news[0] | {"data": f"name {SCRIPT}"})
     assert "<script" not in text
     for field in ("label", "word", "excerpt", "class", "top", "name"):
         assert escape(f"{field} {SCRIPT}") in text
@@ -197,7 +184,9 @@ def test_sst2_also_gets_linear_heads(quick, encoder_folder, tmp_path):
     result, output = results(tmp_path, "sst2", data, *options)
     heads = {row["vectors"]: row for row in result["heads"]}
     assert [heads[name]["features"] for name in ("CLS", "mean")] == [32, 32]
-    assert heads["DDCL proportions, K = 4"]["features"] == 4
+    assert [row["features"] for row in result["heads"] if "proportions" in row["vectors"]] == [4]
+    tokens = result["tokens"]["train"]
+    assert f"no heads on 4096 prototypes: there are only {tokens} training tokens" in output
     assert heads["mean"]["test"]["mean"] == 1.0
     # Four clusters, two classes: one to one, half of the rows cannot be paired, yet all are pure.
     row = next(row for row in result["methods"] if row["method"] == "k-means, mean")
@@ -210,27 +199,24 @@ def test_sst2_also_gets_linear_heads(quick, encoder_folder, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--data", "imdb", "--data-dir", "{data}"], "imdb_10k.jsonl.xz is missing"),
-        (["--data", "imdb", "--data-dir", "{data}/none"], "name one with --data-dir"),
-        (["--data", "sst2", "--data-dir", "{data}", "--encoder", "{data}"], "no config.json"),
-        (["--data", "sst2", "--data-dir", "{data}", "--k", "9", "--limit", "9"], "too few for 9"),
-        (["--data", "sst2", "--data-dir", "{data}",
-          "--encoder", "{encoder}", "--max-length", "9999"],
-         "from 3 to 128 tokens"),
-        (["--data", "sst2", "--data-dir", "{data}", "-o", "/proc/foo"], "-o /proc/foo"),
-        (["--data", "sst2", "--data-dir", "{data}/same"], "1 different training documents"),
-        (["--data", "sst2", "--data-dir", "{data}/one"], "train split are of one class (negative)"),
+        ("--data imdb", "imdb_10k.jsonl.xz is missing"),
+        ("--data-dir {data}/none", "name one with --data-dir"),
+        ("--encoder {data}", "no config.json"),
+        ("--k 9 --limit 9", "too few for 9"),
+        ("--max-length 9999", "from 3 to 128 tokens"),
+        ("-o /proc/foo", "-o /proc/foo"),
+        ("--data-dir {data}/same", "1 different training documents"),
+        ("--data-dir {data}/one", "train split are of one class (negative)"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_call_is_one_line(encoder_folder, tmp_path, words, message):
     write_sst2(tmp_path, count=12)
     for name, lines in (("same", ["wave\t0", "wave\t1"] * 6), ("one", ["a\t0", "b\t0", "c\t0"])):
         write_sst2(tmp_path / name, count=12)
         (tmp_path / name / "sst2_sent_train.tsv").write_text("\n".join(lines) + "\n")
-    given = [word.format(data=tmp_path, encoder=encoder_folder) for word in words]
-    for option, value in (("-o", tmp_path / "out"), ("--encoder", encoder_folder)):
-        given += [] if option in given else [option, value]
-    done = call(*given, "--cache", tmp_path / "cache")
+    usual = ("--data", "sst2", "--data-dir", tmp_path, "--encoder", encoder_folder)
+    paths = ("--cache", tmp_path / "cache", "-o", tmp_path / "out")
+    done = call(*usual, *paths, *words.format(data=tmp_path).split())  # the last of two counts
     assert done.exit_code == 2
     assert message in done.output
     assert len(done.output.splitlines()) == 1
@@ -244,97 +230,6 @@ def test_a_missing_package_is_one_line_that_says_how_to_install_it(tmp_path, mon
     assert done.exit_code == 2
     assert f'needs {package}: pip install -e ".[experiments]"' in done.output
     assert len(done.output.splitlines()) == 1
-
-
-def test_vectors_that_are_all_alike_are_refused():
-    with pytest.raises(DatasetError, match="only 2 different vectors of 6"):
-        axes_of(torch.eye(2, 4).repeat_interleave(3, dim=0), 2)
-    nearly = 1 + 1e-6 * torch.arange(12.0).reshape(6, 2)
-    with pytest.raises(DatasetError, match="cannot be told apart"):
-        axes_of(nearly, 2)
-
-
-def test_heads_of_more_prototypes_than_training_tokens_are_left_out(
-    quick, encoder_folder, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(heads_module, "HEAD_SIZES", (4, 4096))
-    data = write_sst2(tmp_path / "data", count=40)
-    options = ("--encoder", encoder_folder, "--limit", 4, "--seeds", 1)
-    result, output = results(tmp_path, "sst2", data, *options)
-    assert [row["features"] for row in result["heads"] if "proportions" in row["vectors"]] == [4]
-    tokens = result["tokens"]["train"]
-    assert f"no heads on 4096 prototypes: there are only {tokens} training tokens" in output
-
-
-def blobs(count: int = 60, dim: int = 12, places: int = 5) -> tuple[Documents, np.ndarray]:
-    """Documents of three far apart directions, each of a few noisy tokens."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(count) % 3
-    tokens = np.eye(dim)[labels][:, None] + 0.05 * rng.standard_normal((count, places, dim))
-    flat = torch.tensor(tokens.reshape(-1, dim), dtype=torch.float16)
-    ids = torch.arange(len(flat), dtype=torch.int32)
-    return documents(TokenEmbeddings(flat, ids, torch.full((count,), places))), labels
-
-
-def test_the_linear_encoder_is_a_scaled_pca_of_unit_vectors():
-    vectors = torch.randn(40, 10, generator=torch.Generator().manual_seed(0))
-    units = vectors / vectors.norm(dim=1, keepdim=True)
-    expected = PCA(4, svd_solver="full").fit_transform(units)
-    codes = fit_encoder(vectors, 4)(vectors).numpy()
-    scale = np.sqrt(expected.var(axis=0).mean())
-    np.testing.assert_allclose(np.abs(codes), np.abs(expected) / scale, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(fit_encoder(3 * vectors, 4)(5 * vectors), codes, atol=1e-4)
-    assert fit_encoder(vectors[:3], 64).axes.shape == (10, 2)
-    with pytest.raises(ValueError, match="same way"):
-        fit_encoder(torch.ones(5, 3), 2)
-    with pytest.raises(ValueError, match="at least two"):
-        fit_encoder(torch.ones(1, 3), 2)
-
-
-@pytest.mark.parametrize("unit", ["document", "token"])
-def test_a_readout_finds_far_apart_directions(unit):
-    split, labels = blobs()
-    settings = ReadoutSettings(unit=unit, axes=4, **QUICK)
-    fit = fit_readout(split, fit_encoder(split.mean, 4), 3, 0, settings)
-    shares, read = fit.read(split)
-    torch.testing.assert_close(shares.sum(dim=1), torch.ones(len(labels)))
-    clusters = shares.argmax(dim=1).numpy()
-    assert len({(a, b) for a, b in zip(clusters, labels, strict=True)}) == 3
-    pooled = shares @ fit.readout.codebook.codebook
-    torch.testing.assert_close(read, pooled.detach(), rtol=1e-4, atol=1e-4)
-    assert max(epoch["gap"] for epoch in fit.epochs) < 1e-5
-    again = fit_readout(split, fit_encoder(split.mean, 4), 3, 0, settings)
-    assert torch.equal(again.read(split)[0], shares)
-    other = fit_readout(split, fit_encoder(split.mean, 4), 3, 1, settings)
-    assert not torch.equal(other.read(split)[0], shares)
-
-
-def test_a_broken_identity_stops_the_run():
-    split, _ = blobs()
-    fit = fit_readout(split, fit_encoder(split.mean, 4), 3, 0, ReadoutSettings(axes=4, **QUICK))
-    line = {"loss_q": 1.0, "loss_ols": 0.7, "variance": 0.3, "codes_per_token": 1.0}
-    assert summed_up([line, line], fit.readout)["gap"] < 1e-12
-    for broken in (0.3 + 2 * TOLERANCE, float("nan")):
-        with pytest.raises(ArithmeticError, match="is not L_OLS"):
-            summed_up([line, line | {"variance": broken}], fit.readout)
-
-
-def test_the_dev_split_chooses_the_penalty_of_a_head():
-    rng = np.random.default_rng(0)
-    x = {name: rng.standard_normal((80, 20)) for name in ("train", "dev", "test")}
-    y = {name: (v[:, 0] + rng.standard_normal(80) > 0).astype(int) for name, v in x.items()}
-    center, scale = x["train"].mean(axis=0), x["train"].std(axis=0)
-    scores = {}
-    for strength in (0.001, 0.1, 10.0):
-        model = LogisticRegression(C=strength, max_iter=2000)
-        model.fit((x["train"] - center) / scale, y["train"])
-        scores[strength] = {s: model.score((x[s] - center) / scale, y[s]) for s in ("dev", "test")}
-    best = max(scores, key=lambda strength: scores[strength]["dev"])
-    found = linear_head(x, y, (10.0, 0.001, 0.1))
-    assert (found.strength, found.features) == (best, 20)
-    assert (found.dev, found.test) == (scores[best]["dev"], scores[best]["test"])
-    with pytest.raises(ValueError, match="at least one penalty"):
-        linear_head(x, y, ())
 
 
 @pytest.mark.slow

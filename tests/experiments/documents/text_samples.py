@@ -19,7 +19,7 @@ WORDS = [word for words in TOPICS.values() for word in words]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def small_encoder(folder: Path, max_places: int = 128) -> Path:
+def small_encoder(folder: Path) -> Path:
     """A random BERT of one layer with a tokenizer that knows the topics' words."""
     from transformers import BertConfig, BertModel, BertTokenizer
 
@@ -27,13 +27,9 @@ def small_encoder(folder: Path, max_places: int = 128) -> Path:
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *WORDS, "the", "and", "##s"]) + "\n")
     BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
     config = BertConfig(
-        vocab_size=len(SPECIAL) + len(WORDS) + 3,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=max_places,
-    )
+        vocab_size=len(SPECIAL) + len(WORDS) + 3, hidden_size=32, num_hidden_layers=1,
+        num_attention_heads=2, intermediate_size=32, max_position_embeddings=128,
+    )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = BertModel(config)
@@ -49,17 +45,12 @@ def topic_text(topic: str, rng: np.random.Generator, words: int = 12) -> str:
 
 def write_20news(folder: Path, count: int = 40, extra: list[dict[str, str]] | None = None) -> Path:
     """Articles of three topics with header, quotation and footer: ``count`` of each and split."""
-    rng = np.random.default_rng(0)
+    rng, head = np.random.default_rng(0), "From: a@b\n\nJoe writes:\n> old\n"
     rows = [
-        {
-            "split": split,
-            "group": topic,
-            "id": str(number),
-            "text": f"From: a@b\n\nJoe writes:\n> old\n{topic_text(topic, rng)}\n\n--\nAnn",
-        }
+        {"split": split, "group": topic, "text": f"{head}{topic_text(topic, rng)}\n\n--\nAnn"}
         for split in ("train", "test")
         for topic in TOPICS
-        for number in range(count)
+        for _ in range(count)
     ]
     folder.mkdir(parents=True, exist_ok=True)
     with lzma.open(folder / "20news_bydate.jsonl.xz", "wt") as file:

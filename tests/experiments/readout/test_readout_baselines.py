@@ -46,15 +46,12 @@ def test_all_give_the_same_names_and_shapes(name):
     out = built(name)(tokens, mask)
     assert out.pooled.shape == (5, DIM)
     assert out.loss.shape == ()
-    if name in ("slots", "ddcl"):
-        assert out.proportions.shape == (5, SLOTS)
+    assert (out.proportions is None) == (name not in ("slots", "ddcl"))
+    if out.proportions is not None:
         torch.testing.assert_close(out.proportions.sum(dim=1), torch.ones(5))
-    else:
-        assert out.proportions is None
-    if name in ("mean", "cls"):
-        assert out.prototypes is None
-    else:
-        assert out.prototypes.shape == (5, SLOTS, DIM)
+        assert out.proportions.shape == (5, SLOTS)
+    shape = None if name in ("mean", "cls") else (5, SLOTS, DIM)
+    assert (out.prototypes is None and shape is None) or out.prototypes.shape == shape
     assert built(name)(tokens).pooled.shape == (5, DIM)
 
 
@@ -108,6 +105,11 @@ def layer_norm(x):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
 
 
+def mlp(x, w):
+    hidden = np.maximum(layer_norm(x) @ w["mlp.1.weight"].T + w["mlp.1.bias"], 0)
+    return hidden @ w["mlp.3.weight"].T + w["mlp.3.bias"]
+
+
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
@@ -130,8 +132,7 @@ def test_slot_attention_is_algorithm_1_of_the_paper():
         (ri, zi, ni), (rh, zh, nh) = (np.split(g, 3, axis=1) for g in (gates_in, gates_of))
         update = sigmoid(zi + zh)
         slots = (1 - update) * np.tanh(ni + sigmoid(ri + rh) * nh) + update * previous
-        hidden = np.maximum(layer_norm(slots) @ w["mlp.1.weight"].T + w["mlp.1.bias"], 0)
-        slots = slots + hidden @ w["mlp.3.weight"].T + w["mlp.3.bias"]
+        slots = slots + mlp(slots, w)
     out = readout(tokens)
     np.testing.assert_allclose(out.prototypes[0].detach(), slots, atol=1e-8)
     np.testing.assert_allclose(out.proportions[0].detach(), attention.mean(axis=0), atol=1e-8)
@@ -161,8 +162,7 @@ def test_queries_attend_as_written_down():
     logits = q @ k.T / np.sqrt(DIM)  # (K, T)
     attention = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     slots = w["queries"] + attention @ v @ w["attention.out_proj.weight"].T
-    hidden = np.maximum(layer_norm(slots) @ w["mlp.1.weight"].T + w["mlp.1.bias"], 0)
-    slots = slots + hidden @ w["mlp.3.weight"].T + w["mlp.3.bias"]
+    slots = slots + mlp(slots, w)
     np.testing.assert_allclose(readout(tokens, mask).prototypes[0].detach(), slots, atol=1e-8)
 
 

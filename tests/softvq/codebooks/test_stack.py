@@ -1,56 +1,21 @@
 """CodebookStack: residuals, prefixes, gradients per level, masks, dropout, state."""
 
-import copy
 import math
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from small_stacks import DIM, KINDS, as_list, assert_equal, in_layout, stack_of, state_bytes
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from softvq import (
-    Codebook,
     CodebookStack,
-    ConstantTemperature,
     DDCLCodebook,
     DDCLEMCodebook,
-    Schedule,
     VQCodebook,
     VQEMACodebook,
-    two_timescale_groups,
 )
-
-DIM = 4
-KINDS = [DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook]
-
-
-def stack_of(*kinds, pools=None, size=9, shape=(8, 8, 8), **options):
-    torch.manual_seed(0)
-    stack = CodebookStack([kind(DIM, size) for kind in kinds], pools, **options)
-    stack.initialize(in_layout(torch.randn(*shape, DIM), stack))
-    return stack
-
-
-def in_layout(z, stack):
-    return z.movedim(-1, 1) if stack.channel_first else z
-
-
-def as_list(indices):
-    return list(indices.unbind(-1)) if isinstance(indices, torch.Tensor) else indices
-
-
-def state_bytes(module):
-    return {name: value.numpy().tobytes() for name, value in module.state_dict().items()}
-
-
-def assert_equal(first, second):
-    assert torch.equal(first.quantized, second.quantized)
-    assert torch.equal(first.loss, second.loss)
-    pairs = zip(as_list(first.indices), as_list(second.indices), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -207,120 +172,6 @@ def test_what_padding_holds_changes_nothing(kind, padding):
     assert runs[1][1][~mask].count_nonzero() == 0
 
 
-def test_forward_is_pure_deterministic_and_can_be_recomputed():
-    stack = stack_of(DDCLCodebook, VQCodebook, pools=[2, 1])
-    before, z = state_bytes(stack), torch.randn(2, 8, 8, DIM)
-    out = stack(z)
-    assert_equal(out, stack(z))
-    assert_equal(out, stack.eval()(z))
-    assert state_bytes(stack) == before
-    encoder, grads = nn.Linear(DIM, DIM), []
-    for again in (False, True):
-        encoder.zero_grad()
-        part = lambda x: stack(encoder(x))  # noqa: E731
-        out = checkpoint(part, z, use_reentrant=False) if again else part(z)
-        (out.quantized.square().mean() + out.loss).backward()
-        grads.append(encoder.weight.grad.clone())
-    assert torch.equal(*grads)
-
-
-def test_graphs_hold_the_whole_stack():
-    stack = stack_of(DDCLCodebook, VQCodebook, pools=[3, 1])
-    z, mask = torch.randn(2, 7, 8, DIM), torch.rand(2, 7, 8) > 0.3
-    expected = stack(z, mask)
-    torch._dynamo.reset()
-    assert_equal(torch.compile(stack, fullgraph=True, backend="eager")(z, mask), expected)
-    assert_equal(torch.export.export(stack, (z, mask)).module()(z, mask), expected)
-    dropping = stack_of(DDCLCodebook, VQCodebook, level_dropout=0.5)
-    compiled = torch.compile(dropping, fullgraph=True, backend="eager")
-    alive = (compiled(torch.randn(200, 3, DIM)).indices >= 0).float().mean(dim=(0, 1))
-    assert alive[0] == 1
-    assert 0.3 < alive[1] < 0.7
-
-
-def test_every_level_moves_its_state_and_parts_count_like_the_whole():
-    stack = stack_of(DDCLCodebook, VQEMACodebook, pools=[2, 1])
-    whole, parts = copy.deepcopy(stack), copy.deepcopy(stack)
-    z = torch.randn(4, 8, 8, DIM)
-    whole.after_step(whole(z))
-    parts.after_step(parts(z[:1]), parts(z[1:]))
-    for name, value in whole.state_dict().items():
-        torch.testing.assert_close(parts.state_dict()[name], value, rtol=1e-5, atol=1e-6)
-    assert [int(level.steps) for level in whole.levels] == [1, 1]
-    assert state_bytes(whole) != state_bytes(stack)
-    with pytest.raises(TypeError, match="after_step"):
-        stack.after_step()
-
-
-def test_initialization_is_k_means_of_what_the_levels_before_leave():
-    # Two levels of exact structure: 4 far centres, each with the same 4 small offsets.
-    torch.manual_seed(0)
-    centres, offsets = 10 * torch.randn(4, DIM), 0.3 * torch.randn(4, DIM)
-    z = centres[torch.randint(4, (32, 32))] + offsets[torch.randint(4, (32, 32))]
-    cold = ConstantTemperature(Schedule(1e-3))
-    stack = CodebookStack([DDCLCodebook(DIM, 4, temperature=cold) for _ in range(2)])
-    stack.initialize([z[:16], z[16:]])
-    assert F.mse_loss(stack.decode(stack.encode(z)), z) < 1e-3
-    with pytest.raises(ValueError, match=r"level 1, pooled by 8: .*latents"):
-        stack_of(VQCodebook, VQCodebook, pools=[8, 1], size=9, shape=(2, 8, 8))
-
-
-def test_dropped_levels_leave_a_prefix_and_do_not_see_the_item():
-    stack = stack_of(VQEMACodebook, VQEMACodebook, VQEMACodebook, level_dropout=1.0)
-    z = torch.randn(64, 4, 4, DIM)
-    out = stack(z)
-    alive = (out.indices >= 0).flatten(1, 2)  # (B, 16, L)
-    assert torch.equal(alive.all(dim=1), alive.any(dim=1))
-    lengths = alive.all(dim=1).sum(dim=1)
-    assert set(lengths.tolist()) == {1, 2}
-    torch.testing.assert_close(out.quantized, stack.decode(out.indices))
-    assert len(out.levels[1].latents) == 64 * 16
-    assert (out.levels[1].indices >= 0).sum() == 16 * (lengths == 2).sum()
-    assert out.levels[2].loss == 0
-    stack.eval()
-    assert (stack(z).indices >= 0).all()
-    stack.train()
-    assert (stack.encode(z) >= 0).all()
-    half = stack_of(VQCodebook, VQCodebook, level_dropout=0.5)
-    kept = (half(torch.randn(400, 1, DIM)).indices[..., 1] >= 0).float().mean()
-    assert 0.4 < kept < 0.6
-
-
-def test_frozen_levels_keep_their_bytes():
-    stack = stack_of(DDCLCodebook, VQEMACodebook)
-    stack.freeze()
-    before = [level.codebook.detach().clone() for level in stack.levels]
-    assert not list(two_timescale_groups(nn.ModuleList([nn.Linear(2, 2), stack]), 0.1))[1:]
-    stack.after_step(stack(torch.randn(4, 4, DIM)))
-    for level, old in zip(stack.levels, before, strict=True):
-        assert torch.equal(level.codebook, old)
-
-
-@pytest.mark.parametrize("name", ["stack", "stack.safetensors"])
-def test_a_stack_travels_through_a_file(tmp_path, name):
-    stack = stack_of(DDCLCodebook, VQEMACodebook, pools=[2, 1], channel_first=True)
-    stack.save_pretrained(tmp_path / name)
-    other = CodebookStack.from_pretrained(tmp_path / name)
-    z = torch.randn(2, DIM, 8, 8)
-    assert_equal(other(z), stack.eval()(z))
-    assert state_bytes(other) == state_bytes(stack)
-    with pytest.raises(TypeError, match="CodebookStack, not a DDCLCodebook"):
-        DDCLCodebook.from_pretrained(tmp_path / name)
-    VQCodebook(2, 3).save_pretrained(tmp_path / "one")
-    with pytest.raises(TypeError, match="VQCodebook, not a CodebookStack"):
-        CodebookStack.from_pretrained(tmp_path / "one")
-
-
-def test_a_mixed_stack_keeps_its_digits_in_a_file(tmp_path):
-    stack = stack_of(VQCodebook, VQCodebook)
-    stack.levels[0].to(torch.bfloat16)
-    stack.save_pretrained(tmp_path / "mixed")
-    other = CodebookStack.from_pretrained(tmp_path / "mixed")
-    assert [level.codebook.dtype for level in other.levels] == [torch.bfloat16, torch.float32]
-    for mine, theirs in zip(stack.levels, other.levels, strict=True):
-        assert torch.equal(mine.codebook, theirs.codebook)
-
-
 def test_a_single_vector_goes_round():
     stack = stack_of(VQCodebook, VQCodebook)
     z = torch.randn(DIM)
@@ -335,13 +186,6 @@ def test_dtypes(dtype):
     assert out.quantized.dtype == dtype
     again = stack(z.double())
     assert torch.equal(out.indices[0], again.indices[0])
-
-
-def test_codebooks_of_a_stack_are_found_by_the_optimiser_s_groups():
-    stack = stack_of(DDCLCodebook, VQCodebook)
-    groups = two_timescale_groups(nn.ModuleList([nn.Linear(2, 2), stack]), 0.1, 0.5)
-    assert [len(group["params"]) for group in groups] == [2, 2]
-    assert all(isinstance(level, Codebook) for level in stack.levels)
 
 
 @pytest.mark.parametrize(
@@ -363,25 +207,26 @@ def test_wrong_constructions_are_refused(levels, options, words):
         CodebookStack([VQCodebook(4, 3)] * 2)
 
 
-def test_wrong_calls_are_refused():
-    flat, pyramid = stack_of(VQCodebook, VQCodebook), stack_of(VQCodebook, VQCodebook, pools=[2, 1])
-    with pytest.raises(ValueError, match="at least 3 axes"):
-        pyramid(torch.randn(5, DIM))
-    with pytest.raises(ValueError, match="D = dim = 4"):
-        flat(torch.randn(5, 3))
-    with pytest.raises(TypeError, match="floating point"):
-        flat(torch.zeros(5, DIM, dtype=torch.int64))
-    with pytest.raises(TypeError, match="mask must be bool"):
-        flat(torch.randn(5, DIM), torch.ones(5))
-    with pytest.raises(ValueError, match="mask must be bool"):
-        flat(torch.randn(5, DIM), torch.ones(4, dtype=torch.bool))
-    with pytest.raises(ValueError, match="give a list"):
-        pyramid.decode(torch.zeros(2, 4, 4, 2, dtype=torch.int64))
-    with pytest.raises(ValueError, match="1 to 2 levels"):
-        flat.decode(torch.zeros(2, 4, 3, dtype=torch.int64))
-    with pytest.raises(ValueError, match="1 to 2 levels"):
-        pyramid.decode([])
-    with pytest.raises(ValueError, match="grid of shape"):
-        pyramid.decode([torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, 9, dtype=torch.int64)])
-    with pytest.raises(IndexError, match="indices must lie in"):
-        flat.decode(torch.full((2, 4, 2), 9))
+def zeros(*shape, value=0):
+    return torch.full(shape, value, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "call"),
+    [
+        (ValueError, "at least 3 axes", lambda _, pyramid: pyramid(torch.randn(5, DIM))),
+        (ValueError, "D = dim = 4", lambda flat, _: flat(torch.randn(5, 3))),
+        (TypeError, "floating point", lambda flat, _: flat(zeros(5, DIM))),
+        (TypeError, "mask must be bool", lambda flat, _: flat(torch.randn(5, DIM), torch.ones(5))),
+        (ValueError, "mask must", lambda flat, _: flat(torch.randn(5, DIM), zeros(4) == 0)),
+        (ValueError, "give a list", lambda _, pyramid: pyramid.decode(zeros(2, 4, 4, 2))),
+        (ValueError, "1 to 2 levels", lambda flat, _: flat.decode(zeros(2, 4, 3))),
+        (ValueError, "1 to 2 levels", lambda _, pyramid: pyramid.decode([])),
+        (ValueError, "grid of", lambda _, pyramid: pyramid.decode([zeros(2, 2), zeros(2, 9)])),
+        (IndexError, "indices must lie in", lambda flat, _: flat.decode(zeros(2, 4, 2, value=9))),
+    ],
+)
+def test_wrong_calls_are_refused(kind, message, call):
+    stacks = [stack_of(VQCodebook, VQCodebook, pools=pools) for pools in ([1, 1], [2, 1])]
+    with pytest.raises(kind, match=message):
+        call(*stacks)

@@ -50,33 +50,23 @@ def test_schedule_without_an_end_is_constant():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("call", "message"),
     [
-        ((0.0,), r"positive, got 0\.0"),
-        ((-1.0, 2.0), r"positive, got -1\.0 to 2\.0"),
-        ((1.0, 0.0), r"positive, got 1\.0 to 0\.0"),
-        ((math.nan,), "positive, got nan"),
-        ((1.0, 2.0, 5, 6), r"hold must lie in \[0, steps=5\], got 6"),
-        ((1.0, 2.0, 5, -1), r"hold must lie in \[0, steps=5\], got -1"),
+        (lambda: Schedule(0.0), r"positive, got 0\.0"),
+        (lambda: Schedule(-1.0, 2.0), r"positive, got -1\.0 to 2\.0"),
+        (lambda: Schedule(1.0, 0.0), r"positive, got 1\.0 to 0\.0"),
+        (lambda: Schedule(math.nan), "positive, got nan"),
+        (lambda: Schedule(1.0, 2.0, 5, 6), r"hold must lie in \[0, steps=5\], got 6"),
+        (lambda: Schedule(1.0, 2.0, 5, -1), r"hold must lie in \[0, steps=5\], got -1"),
+        (lambda: CodesPerToken(Schedule(0.5)), r"fewer than 1.*0\.5 to 0\.5"),
+        (lambda: CodesPerToken(Schedule(2.0, 0.9, 5)), r"2\.0 to 0\.9"),
+        (lambda: CodesPerToken(Schedule(2.0), gain=0.0), r"gain.*0\.0"),
+        (lambda: CodesPerToken(Schedule(2.0), gain=1.5), r"gain.*1\.5"),
     ],
 )
-def test_wrong_schedules(arguments, message):
+def test_wrong_schedules_and_targets(call, message):
     with pytest.raises(ValueError, match=message):
-        Schedule(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"schedule": Schedule(0.5)}, r"fewer than 1.*0\.5 to 0\.5"),
-        ({"schedule": Schedule(2.0, 0.9, 5)}, r"2\.0 to 0\.9"),
-        ({"schedule": Schedule(2.0), "gain": 0.0}, r"gain.*0\.0"),
-        ({"schedule": Schedule(2.0), "gain": 1.5}, r"gain.*1\.5"),
-    ],
-)
-def test_wrong_codes_per_token(options, message):
-    with pytest.raises(ValueError, match=message):
-        CodesPerToken(**options)
+        call()
 
 
 def test_open_loop_controllers_follow_their_schedule():
