@@ -166,10 +166,12 @@ class _Follower:
         return [before.remove, after.remove]
 
     def before(self, codebook: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        compiling = torch.compiler.is_compiling()
         if codebook.training and not self.started and not _in_backward():
-            self.gather(*args, **kwargs)
+            # No part of a graph. Not a decorator: importing softvq would load the compiler.
+            gather = torch.compiler.disable(self.gather) if compiling else self.gather
+            gather(*args, **kwargs)
 
-    @torch.compiler.disable
     @torch.no_grad()
     def gather(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> None:
         """Keep latents until there are enough of them, then start the codebook."""
@@ -205,7 +207,7 @@ class _Follower:
         self.kept = [kept for kept in self.kept if not kept.used]
 
     def step(self) -> None:
-        outs = [kept.out for kept in self.kept if kept.used]
+        outs: list[Any] = [kept.out for kept in self.kept if kept.used]
         self.kept.clear()
         self.provisional = 0
         if outs:

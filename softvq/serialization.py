@@ -36,6 +36,8 @@ class Pretrained(nn.Module):
     name, and loaded where the module that defines it has been imported.
     """
 
+    initialized: bool = False
+
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         # A class of the same name elsewhere must not be what softvq's own files are read as.
@@ -55,6 +57,7 @@ class Pretrained(nn.Module):
         kind = local_metadata.get("class")
         if kind is None or kind in [base.__name__ for base in type(self).__mro__]:
             super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+            self.initialized = True
         else:
             args[-1].append(  # torch's list of error messages
                 f"the state at {prefix + 'codebook'!r} is that of a {kind}, not of a "

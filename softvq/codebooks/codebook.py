@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -51,8 +50,7 @@ class Codebook(Pretrained):
             :meth:`decode` and ``hard=True`` raise ``ValueError``.
         pools: (1,): one level, at the latents' own resolution.
         frozen: Whether :meth:`freeze` has been called.
-        initialized: Whether the prototypes come from data: by :meth:`initialize`, or from a state
-            that was loaded.
+        initialized: Whether the prototypes come from data, by :meth:`initialize` or a loaded state.
 
     Raises:
         ValueError: If a size is not positive.
@@ -65,7 +63,6 @@ class Codebook(Pretrained):
     has_tokens: bool = True
     pools: tuple[int, ...] = (1,)
     frozen: bool = False
-    initialized: bool = False
 
     def __init__(self, dim: int, codebook_size: int, *, channel_first: bool = False) -> None:
         super().__init__()
@@ -254,10 +251,6 @@ class Codebook(Pretrained):
         flat = gathered(torch.cat(kept))  # (M, D)
         self.codebook.copy_(kmeans(flat, self.codebook_size, seed=seed, iterations=iterations))
         self._initialized_from(flat)
-        self.initialized = True
-
-    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *args)
         self.initialized = True
 
     def _initialized_from(self, latents: Tensor) -> None:

@@ -57,8 +57,9 @@ class SoftCodebook(Codebook):
         """Set up the temperature, and how assignments are computed; for the constructor."""
         if engine not in ("auto", "dense", "attention"):
             raise ValueError(f"engine must be auto, dense or attention, got {engine!r}")
-        number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-        controller = CodesPerToken(Schedule(float(temperature))) if number else temperature
+        controller = temperature
+        if isinstance(temperature, int | float) and not isinstance(temperature, bool):
+            controller = CodesPerToken(Schedule(float(temperature)))
         if not isinstance(controller, TemperatureController):
             raise TypeError(
                 "temperature must be a number of codes per token, or a controller such as "
