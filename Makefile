@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: train test lint bench clean
+.PHONY: train test lint bench bench-models clean
 
 train: $(VENV)/.train
 	@out=runs/quick-$$(date +%Y%m%d-%H%M%S) && \
@@ -35,6 +35,9 @@ $(VENV)/.dev: pyproject.toml
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch $@ $(VENV)/.train
+
+bench-models: $(VENV)/.dev
+	$(RUN) benchmarks/plain_models.py
 
 clean:
 	rm -rf $(VENV) dist
