@@ -150,11 +150,9 @@ def critical_factor(
         >>> critical_factor(), critical_factor(variance_weight=2.0), critical_factor(held=True)
         (4.0, 2.0, 2.0)
     """
-    if ols_weight <= 0 or variance_weight <= 0:
-        raise ValueError(
-            "ols_weight > 0 and variance_weight > 0 are needed, got "
-            f"{ols_weight}, {variance_weight}"
-        )
+    for name, weight in (("ols_weight", ols_weight), ("variance_weight", variance_weight)):
+        if weight <= 0:
+            raise ValueError(f"{name} must be > 0, got {weight}")
     return 2.0 if held else 4 * ols_weight / variance_weight
 
 

@@ -43,10 +43,9 @@ class SoftCodebook(Codebook):
 
     def _weigh(self, commitment: float, variance_weight: float, usage_weight: float) -> None:
         """Set the weights of the loss, which the subclasses explain; for the constructor."""
-        if commitment < 0 or usage_weight < 0:
-            raise ValueError(
-                f"commitment and usage_weight must be >= 0, got {commitment}, {usage_weight}"
-            )
+        for name, weight in (("commitment", commitment), ("usage_weight", usage_weight)):
+            if weight < 0:
+                raise ValueError(f"{name} must be >= 0, got {weight}")
         self.commitment = commitment
         self.variance_weight = variance_weight
         self.usage_weight = usage_weight

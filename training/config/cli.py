@@ -65,15 +65,22 @@ def _field_option(option: Option) -> click.Option:
 
 
 def _keyword_option(name: str) -> click.Option:
-    """One option for all quantizers that have it; the help text says with which defaults."""
+    """One option for all quantizers that have it; the help says what it is for each of them."""
     own = owners(name)
-    first = next(iter(own.values()))
-    defaults = [
-        f"{value} for {', '.join(q for q, o in own.items() if o.default == value)}"
-        for value in dict.fromkeys(option.default for option in own.values())
-    ]
-    text = f"{first.help} [default: {'; '.join(defaults)}]"
-    return _click_option(first._replace(default=None), text)
+    words = _by_quantizer({quantizer: option.help for quantizer, option in own.items()}, "{1}: {0}")
+    defaults = _by_quantizer({q: option.default for q, option in own.items()}, "{0} for {1}")
+    text = f"{' '.join(words)} [default: {'; '.join(defaults)}]"
+    return _click_option(next(iter(own.values()))._replace(default=None), text)
+
+
+def _by_quantizer(values: dict[str, Any], pattern: str) -> list[str]:
+    """Each value with the quantizers that have it; words that all have stand alone."""
+    groups = {
+        value: ", ".join(quantizer for quantizer, own in values.items() if own == value)
+        for value in dict.fromkeys(values.values())
+    }
+    alone = len(groups) == 1 and pattern.endswith("{0}")
+    return [value if alone else pattern.format(value, own) for value, own in groups.items()]
 
 
 def _click_option(option: Option, text: str, **settings: Any) -> click.Option:
