@@ -65,12 +65,17 @@ def attach(model: nn.Module, optimizer: Optimizer | Iterable[Optimizer]) -> Atta
             "attach(model, optimizer)"
         )
     for codebook in codebooks:
-        if any(isinstance(hook, _Hook) and hook.follower for hook in _hooks_of(codebook)):
-            raise ValueError(
-                f"this {type(codebook).__name__} is attached already: call detach() on the handle "
-                "of the first attach, or leave out the second"
-            )
+        _refuse_attached(codebook)
     return Attachment(codebooks, optimizers)
+
+
+def _refuse_attached(codebook: Codebook | CodebookStack) -> None:
+    hooks = [*codebook._forward_hooks.values(), *codebook._forward_pre_hooks.values()]
+    if any(isinstance(hook, _Hook) and hook.follower for hook in hooks):
+        raise ValueError(
+            f"this {type(codebook).__name__} is attached already: call detach() on the handle of "
+            "the first attach, or leave out the second"
+        )
 
 
 def outermost_codebooks(model: nn.Module) -> list[Codebook | CodebookStack]:
@@ -230,10 +235,6 @@ class _Hook:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Hook, (None, self.name)
-
-
-def _hooks_of(module: nn.Module) -> list[Any]:
-    return [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
 
 
 def _in_backward() -> bool:
