@@ -78,14 +78,9 @@ def schedule(mode: str, start: float, end: float, config: TrainConfig) -> str:
     return f"{flags(config, temperature_mode=mode)} {ends}".strip()
 
 
-def end_codes(config: TrainConfig) -> float:
-    """Codes per token at which the run's quantizer ends by default."""
-    return 1.3 if config.quantizer.name == "ddcl" else 1.05
-
-
 def follow_latents(config: TrainConfig) -> str:
     """The default schedule in codes per token."""
-    return schedule("codes", START_CODES, end_codes(config), config)
+    return schedule("codes", START_CODES, config.end_codes, config)
 
 
 def lower(value: float, usual: float, floor: float = 0.0) -> float:
@@ -112,7 +107,7 @@ def colder(config: TrainConfig, start_codes: float = START_CODES) -> str:
     if mode == "critical":
         start, end = lower(start, START_RATIO), lower(end, END_RATIO)
     else:
-        start, end = lower(start, start_codes, 1.0), min(end, end_codes(config))
+        start, end = lower(start, start_codes, 1.0), min(end, config.end_codes)
     return schedule(mode, start, min(start, end), config)
 
 

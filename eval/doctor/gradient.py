@@ -13,7 +13,7 @@ from models import ImageTokenizer
 from softvq import Codebook, CodebookStack
 from training.config import TrainConfig
 
-from .advice import STEP, end_codes, flags, follow_latents, longer, schedule, slower
+from .advice import STEP, flags, follow_latents, longer, schedule, slower
 from .finding import Finding
 
 # A token whose latent gets less than this of its code's gradient is counted as silent.
@@ -134,7 +134,7 @@ def _softer(config: TrainConfig) -> str:
     if config.quantizer.temperature_mode != "codes":
         return follow_latents(config)
     start, end = config.temperatures
-    end = end_codes(config) if end < end_codes(config) else 1 + 2 * (end - 1)
+    end = config.end_codes if end < config.end_codes else 1 + 2 * (end - 1)
     return schedule("codes", max(start, end), end, config)
 
 

@@ -11,7 +11,6 @@ from .advice import (
     END_RATIO,
     colder,
     either,
-    end_codes,
     flags,
     follow_latents,
     longer,
@@ -150,5 +149,5 @@ def _softness_advice(config: TrainConfig) -> str:
             "T / T_c cannot mean less than this; steer what is to be had, the codes per token: "
             f"{follow_latents(config)}"
         )
-    end = lower(end, end_codes(config), 1.0) if mode == "codes" else lower(end, END_RATIO)
+    end = lower(end, config.end_codes, 1.0) if mode == "codes" else lower(end, END_RATIO)
     return f"Cool down further: {schedule(mode, max(start, end), end, config)}"

@@ -126,6 +126,11 @@ class TrainConfig:
         return cls.from_options(**flat)
 
     @property
+    def end_codes(self) -> float:
+        """Codes per token at which the quantizer's schedule ends by default."""
+        return 1.3 if self.quantizer.name == "ddcl" else 1.05
+
+    @property
     def temperatures(self) -> tuple[float, float]:
         """First and last value of the schedule, with their defaults filled in.
 
@@ -135,7 +140,7 @@ class TrainConfig:
         quantizer, most = self.quantizer, max(self.model.codebook_sizes)
         start, end = quantizer.temperature_start, quantizer.temperature_end
         if quantizer.temperature_mode == "codes":
-            first, last = min(3.0, most), min(1.3 if quantizer.name == "ddcl" else 1.05, most)
+            first, last = min(3.0, most), min(self.end_codes, most)
         elif quantizer.temperature_mode == "critical":
             first, last = 0.02, 0.002
         elif start is not None:
