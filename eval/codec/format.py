@@ -1,7 +1,8 @@
 """Tokens on disk: entropy-coded indices of images, with all that it takes to read them.
 
     magic, version | length of header | header | body | checksum
-    header: JSON, deflated: model, codebook sizes, names, images, lengths of what follows
+    version: one byte; length: four bytes, little-endian
+    header: JSON, deflated: model, codebook sizes, names, images, CRCs of tokens, lengths
     body:   a frequency table of K bytes for each level, all deflated; then a stream for each level
 
 The streams are asymmetric numeral systems (``constriction``) under the table's frequencies, all
