@@ -186,14 +186,14 @@ class _Follower:
             tokens += part.numel() // self.codebook.dim if kept is None else kept.sum()
         # Of all processes, so that they start at the same step.
         tokens_everywhere = int(summed(tokens))
-        size = _latents_per_code(self.codebook, z) * max(
-            level.codebook_size for level in self.codebook.codebooks
-        )
+        # A stack's coarsest level sees one cell of pool x pool x ... places.
+        places = max(self.codebook.pools) ** max(z.dim() - 2, 0)
+        size = places * max(level.codebook_size for level in self.codebook.codebooks)
         wanted = LATENTS_PER_CODE if len(self.latents) < MOST_BATCHES else 1
         if tokens_everywhere < wanted * size:
             return
-        masks = None if mask is None else [kept for _, kept in self.latents]
-        self.codebook.initialize([part for part, _ in self.latents], mask=masks)
+        latents, masks = zip(*self.latents, strict=True)
+        self.codebook.initialize(latents, mask=masks)
         self.latents.clear()
         self.started = True
 
@@ -240,10 +240,3 @@ class _Hook:
 def _in_backward() -> bool:
     """Whether autograd is running: a forward then recomputes what was not kept."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
-
-
-def _latents_per_code(codebook: Codebook | CodebookStack, z: Tensor) -> int:
-    """Places of the latents' grid that become one cell of the level that pools most."""
-    if not isinstance(codebook, CodebookStack):
-        return 1
-    return int(max(codebook.pools) ** (z.dim() - 2))
