@@ -91,7 +91,7 @@ def test_help_shows_defaults_ranges_and_quantizers_in_groups():
     assert "[default: 512; x>=1]" in help_text
     assert "[default: 0.002; x>0]" in help_text
     assert "[default: 0.0; 0<=x<=0.99]" in help_text
-    assert "[ddcl-em|ddcl|vq|vq-ema|none|vqp-ema|vqp-rotation|simvq|fsq|lfq]" in help_text
+    assert f"[{'|'.join(QUANTIZERS)}]" in help_text
     assert "[default: 0.1 for ddcl-em; 0.25 for ddcl, vq, vq-ema]" in help_text
     assert "For ddcl, vq. [x>0]" in help_text
 
