@@ -8,7 +8,7 @@ from softvq import DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook
 
 DIM, SIZE = 4, 9
 KINDS = {
-    "ddcl": DDCLCodebook,
+    "ddcl": functools.partial(DDCLCodebook, noise=0.0),
     "ddcl-em": DDCLEMCodebook,
     "vq": VQCodebook,
     "vq-ema": VQEMACodebook,

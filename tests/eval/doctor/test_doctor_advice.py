@@ -230,9 +230,9 @@ def test_doubles_are_parted_by_a_colder_start_of_the_mode(options, expected):
     [
         ({"quantizer": "vq", "lr": 0.5, "epsilon": 1.0}, 1.0),
         ({"quantizer": "ddcl", "lr": 0.3}, 1.0),
-        ({"quantizer": "ddcl", "lr": 0.02}, 1.0),
-        ({"quantizer": "ddcl", "epsilon": 1.0}, 1.0),
-        ({"quantizer": "ddcl", "epsilon": 1.0, "lr": 0.02}, 1.0),
+        ({"quantizer": "ddcl", "lr": 0.02, "epsilon": 0.03}, 1.0),
+        ({"quantizer": "ddcl", "pull": 0.0, "epsilon": 1.0}, 1.0),
+        ({"quantizer": "ddcl", "pull": 0.0, "epsilon": 1.0, "lr": 0.02}, 1.0),
         ({"quantizer": "vq", "epsilon": 3.0}, 0.05),
     ],
 )
