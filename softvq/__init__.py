@@ -4,6 +4,7 @@ from .attach import Attachment, attach
 from .codebooks.codebook import Codebook
 from .codebooks.ddcl import DDCLCodebook, DDCLEMCodebook
 from .codebooks.interface import BatchStatistics, CodebookOutput, StackOutput, after_step_of
+from .codebooks.product import ProductCodebook
 from .codebooks.soft import SoftCodebook
 from .codebooks.stack import CodebookStack
 from .codebooks.temperature import (
@@ -37,6 +38,7 @@ __all__ = [
     "DDCLEMCodebook",
     "DDCLReadout",
     "DocumentCompressor",
+    "ProductCodebook",
     "ReadoutOutput",
     "Schedule",
     "SoftCodebook",

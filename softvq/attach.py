@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 
 from ._internal.distributed import summed
 from .codebooks.codebook import Codebook
+from .codebooks.composite import Composite
 from .codebooks.interface import CodebookOutput, StackOutput
-from .codebooks.stack import CodebookStack
 
 # Latents for each prototype that k-means starts from, and batches after which fewer are enough.
 LATENTS_PER_CODE = 16
@@ -69,7 +69,7 @@ def attach(model: nn.Module, optimizer: Optimizer | Iterable[Optimizer]) -> Atta
     return Attachment(codebooks, optimizers)
 
 
-def _refuse_attached(codebook: Codebook | CodebookStack) -> None:
+def _refuse_attached(codebook: Codebook | Composite) -> None:
     hooks = [*codebook._forward_hooks.values(), *codebook._forward_pre_hooks.values()]
     if any(isinstance(hook, _Hook) and hook.follower for hook in hooks):
         raise ValueError(
@@ -78,14 +78,14 @@ def _refuse_attached(codebook: Codebook | CodebookStack) -> None:
         )
 
 
-def outermost_codebooks(model: nn.Module) -> list[Codebook | CodebookStack]:
-    """Codebooks and stacks below a module, without the levels of a stack, each once."""
-    stacks = [module for module in model.modules() if isinstance(module, CodebookStack)]
-    levels = {id(level) for stack in stacks for level in stack.modules() if level is not stack}
+def outermost_codebooks(model: nn.Module) -> list[Codebook | Composite]:
+    """Codebooks, stacks and products below a module, without the parts of either, each once."""
+    wholes = [module for module in model.modules() if isinstance(module, Composite)]
+    parts = {id(part) for whole in wholes for part in whole.modules() if part is not whole}
     return [
         module
         for module in model.modules()
-        if isinstance(module, Codebook | CodebookStack) and id(module) not in levels
+        if isinstance(module, Codebook | Composite) and id(module) not in parts
     ]
 
 
@@ -96,9 +96,7 @@ class Attachment:
         codebooks: The codebooks and stacks that it looks after.
     """
 
-    def __init__(
-        self, codebooks: list[Codebook | CodebookStack], optimizers: list[Optimizer]
-    ) -> None:
+    def __init__(self, codebooks: list[Codebook | Composite], optimizers: list[Optimizer]) -> None:
         self.codebooks = codebooks
         self._followers = [_Follower(codebook) for codebook in codebooks]
         self._removals: list[Callable[[], None]] = []
@@ -154,7 +152,7 @@ class _Kept:
 class _Follower:
     """What one codebook saw in training since its last step."""
 
-    def __init__(self, codebook: Codebook | CodebookStack) -> None:
+    def __init__(self, codebook: Codebook | Composite) -> None:
         self.codebook = codebook
         self.started = codebook.codebooks[0].initialized
         self.kept: list[_Kept] = []

@@ -25,6 +25,8 @@ CONFIG = "config.json"
 CONTROLLERS: dict[str, Any] = {
     kind.__name__: kind for kind in (CodesPerToken, ConstantTemperature, CriticalFraction)
 }
+# Arguments that are lists of codebooks.
+PARTS = {"levels", "groups"}
 # The classes of codebooks and stacks by name, as they are defined.
 KINDS: dict[str, type[Pretrained]] = {}
 
@@ -143,8 +145,8 @@ def config_of(codebook: Pretrained) -> dict[str, Any]:
     config: dict[str, Any] = {"class": kind.__name__}
     for name in list(inspect.signature(kind.__init__).parameters)[1:]:
         value: Any = getattr(codebook, "controller" if name == "temperature" else name, inspect)
-        if name == "levels":
-            value = [config_of(level) for level in value]
+        if name in PARTS:
+            value = [config_of(part) for part in value]
         elif name == "temperature":
             value = _controller_config(value)
         elif not isinstance(value, bool | int | float | str | tuple | list | None):
@@ -187,8 +189,8 @@ def codebook_from(config: dict[str, Any]) -> Any:
             "defines a class of your own before loading"
         )
     try:
-        if "levels" in arguments:
-            arguments["levels"] = [codebook_from(level) for level in arguments["levels"]]
+        for part in PARTS & set(arguments):
+            arguments[part] = [codebook_from(config) for config in arguments[part]]
         if "temperature" in arguments:
             arguments["temperature"] = _controller_from(**arguments["temperature"])
         return KINDS[name](**KINDS[name].earlier_arguments | arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +11,13 @@ from torch import Tensor, nn
 from .._internal.pooling import grid_shape, pool, unpool
 from ..functional import compute_dtype
 from ..initialize import with_masks
-from ..serialization import Pretrained
 from .codebook import Codebook
-from .interface import CodebookOutput, StackOutput, after_step_of, in_layout, vectors_last
+from .composite import Composite
+from .interface import StackOutput, in_layout, vectors_last
+from .product import ProductCodebook
 
 
-class CodebookStack(Pretrained):
+class CodebookStack(Composite):
     """Codebooks of several levels; the code is the sum of theirs.
 
     Level l averages what the levels before it left over into blocks of ``pools[l]`` places along
@@ -30,8 +32,8 @@ class CodebookStack(Pretrained):
     level.
 
     Args:
-        levels: Codebooks of equal ``dim``, each with ``channel_first=False``: the layout is the
-            stack's.
+        levels: Codebooks, or products of them, of equal ``dim``, each with
+            ``channel_first=False``: the layout is the stack's.
         pools: A factor for each level, at least 1; all 1 by default. Latents then need a batch
             axis and one to pool.
         level_dropout: Probability, in training, that an item of the batch keeps a prefix of the
@@ -57,7 +59,7 @@ class CodebookStack(Pretrained):
 
     def __init__(
         self,
-        levels: Sequence[Codebook],
+        levels: Sequence[Codebook | ProductCodebook],
         pools: Sequence[int] | None = None,
         *,
         level_dropout: float = 0.0,
@@ -87,16 +89,10 @@ class CodebookStack(Pretrained):
         self.level_dropout = level_dropout
         self.channel_first = channel_first
         self.dim = levels[0].dim
-
-    @property
-    def codebooks(self) -> tuple[Codebook, ...]:
-        """The levels, as a tuple with their type."""
-        return tuple(self.levels)  # type: ignore[arg-type]
-
-    def extra_repr(self) -> str:
-        """For ``print(model)``."""
-        sizes = tuple(level.codebook_size for level in self.codebooks)
-        return f"dim={self.dim}, codebook_sizes={sizes}, pools={self.pools}"
+        # The axis of the levels in one tensor of indices; None where shapes differ.
+        groups = {len(lv.codebooks) if isinstance(lv, ProductCodebook) else 0 for lv in levels}
+        uniform = len(groups) == 1 and max(pools) == 1
+        self._level_axis = (-2 if max(groups) else -1) if uniform else None
 
     def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> StackOutput:
         """Quantise latents.
@@ -118,7 +114,7 @@ class CodebookStack(Pretrained):
         total = torch.zeros_like(residual)
         outs = []
         masks = self._level_masks(residual, mask)
-        for level, factor, seen in zip(self.codebooks, self.pools, masks, strict=True):
+        for level, factor, seen in zip(self._parts(), self.pools, masks, strict=True):
             cells, cell_mask = pool(residual, factor, seen)
             out = level(cells, cell_mask, hard=hard)
             code = unpool(out.quantized, factor, shape)
@@ -135,11 +131,6 @@ class CodebookStack(Pretrained):
         return self._output(total, outs, z, mask)
 
     @torch.no_grad()
-    def after_step(self, *outs: StackOutput) -> None:
-        """Move every level's state, or none; see :meth:`Codebook.after_step`."""
-        after_step_of(self.codebooks, [out.levels for out in outs])
-
-    @torch.no_grad()
     def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor | list[Tensor]:
         """Indices of the argmax prototypes, each level on what those before it left over.
 
@@ -152,7 +143,7 @@ class CodebookStack(Pretrained):
         """
         residual, mask = self._grid(z, mask)
         indices = []
-        for level, factor in zip(self.codebooks, self.pools, strict=True):
+        for level, factor in zip(self._parts(), self.pools, strict=True):
             cells, cell_mask = pool(residual, factor, mask)
             indices.append(level.encode(cells, cell_mask))
             code = level.decode(indices[-1]).to(residual.dtype)
@@ -179,7 +170,7 @@ class CodebookStack(Pretrained):
             TypeError: If the indices are not integers.
         """
         parts = self._split(indices)
-        codes = [level.decode(part) for part, level in zip(parts, self.codebooks, strict=False)]
+        codes = [level.decode(part) for part, level in zip(parts, self._parts(), strict=False)]
         return self.combine(codes, shape)
 
     def combine(self, codes: Sequence[Tensor], shape: Sequence[int] | None = None) -> Tensor:
@@ -200,15 +191,6 @@ class CodebookStack(Pretrained):
         for code, factor in zip(codes[1:], self.pools[1:], strict=False):
             total = total + unpool(code, factor, shape)
         return in_layout(total, self.channel_first)
-
-    def get_codes_from_indices(self, indices: Tensor | Sequence[Tensor]) -> Tensor:
-        """Alias of :meth:`decode`, the name that vector-quantize-pytorch uses."""
-        return self.decode(indices)
-
-    def freeze(self) -> None:
-        """Stop training from changing any state of any level."""
-        for level in self.codebooks:
-            level.freeze()
 
     @torch.no_grad()
     def initialize(
@@ -231,7 +213,7 @@ class CodebookStack(Pretrained):
             ValueError: If a level gets fewer blocks than it has prototypes, or some are not finite.
         """
         grids = [self._grid(z, m) for z, m in with_masks(latents, mask)]
-        for number, (level, factor) in enumerate(zip(self.codebooks, self.pools, strict=True)):
+        for number, (level, factor) in enumerate(zip(self._parts(), self.pools, strict=True)):
             pooled = [pool(residual, factor, m) for residual, m in grids]
             cells = [cell for cell, _ in pooled]
             masks = [m for _, m in pooled]
@@ -243,6 +225,9 @@ class CodebookStack(Pretrained):
                 (residual - unpool(level(*cell).quantized, factor, residual.shape[1:-1]), m)
                 for (residual, m), cell in zip(grids, pooled, strict=True)
             ]
+
+    def _parts(self) -> tuple[Any, ...]:
+        return tuple(self.levels)
 
     def _grid(self, z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Latents, the vector axis last, zero where masked, in the dtype of distances."""
@@ -266,12 +251,13 @@ class CodebookStack(Pretrained):
     def _split(self, indices: Tensor | Sequence[Tensor]) -> list[Tensor]:
         """A tensor for each level given."""
         if isinstance(indices, Tensor):
-            if max(self.pools) > 1:
+            axis = self._level_axis
+            if axis is None:
                 raise ValueError(
                     f"levels of pools {self.pools} have indices of unequal shapes: give a list, a "
                     "tensor for each level"
                 )
-            parts = list(indices.unbind(dim=-1)) if indices.dim() else []
+            parts = list(indices.unbind(dim=axis)) if indices.dim() >= -axis else []
         else:
             parts = list(indices)
         if not 1 <= len(parts) <= len(self.levels):
@@ -281,11 +267,15 @@ class CodebookStack(Pretrained):
         return parts
 
     def _joined(self, indices: list[Tensor]) -> Tensor | list[Tensor]:
-        """One tensor (..., L) where no level pools."""
-        return torch.stack(indices, dim=-1) if max(self.pools) == 1 else indices
+        """One tensor (..., L), or (..., L, G), where no level pools."""
+        return indices if self._level_axis is None else torch.stack(indices, dim=self._level_axis)
 
     def _output(
-        self, total: Tensor, outs: list[CodebookOutput], z: Tensor, mask: Tensor | None
+        self,
+        total: Tensor,
+        outs: Sequence[Any],
+        z: Tensor,
+        mask: Tensor | None,
     ) -> StackOutput:
         """The output, given the sum of all codes (..., D) and each level's own output."""
         if mask is not None:
@@ -294,5 +284,5 @@ class CodebookStack(Pretrained):
             quantized=in_layout(total, self.channel_first).to(z.dtype),
             indices=self._joined([out.indices for out in outs]),
             loss=torch.stack([out.loss for out in outs]).sum(),
-            levels=tuple(outs),
+            levels=tuple(own for out in outs for own in out.levels),
         )
