@@ -102,7 +102,9 @@ def test_decode_gives_the_codes_of_encode_and_forward(codebook, train):
     out = codebook(z, mask)
     codes = codebook.decode(codebook.encode(z, mask))
     assert torch.equal(codebook.encode(z, mask), out.indices)
-    assert torch.equal(codes, codebook(z, mask, hard=True).quantized)
+    hard = codebook(z, mask, hard=True)
+    assert torch.equal(codes, hard.quantized)
+    assert torch.equal(hard.loss, out.loss)
     assert torch.equal(codes, codebook.get_codes_from_indices(out.indices))
     assert codes.shape == z.shape
     flat = vectors_of(codes, codebook)
