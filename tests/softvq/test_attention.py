@@ -152,41 +152,6 @@ def test_gradients_agree_with_finite_differences(masked):
     )
 
 
-@pytest.mark.parametrize("padding", [math.nan, math.inf, -math.inf, 1e30])
-def test_what_padding_holds_changes_no_bit(padding):
-    z, p, temperature = problem(20, 9, 4, dtype=torch.float32)
-    mask = torch.arange(20) % 3 > 0
-    spoilt = torch.where(mask[:, None], z.detach(), padding).requires_grad_()
-    results = []
-    for latents in (z, spoilt):
-        code = soft_quantize_attention(latents, p, temperature, mask)
-        grads = torch.autograd.grad(objective(code), (latents, p, temperature))
-        results.append((*code, *grads))
-    for clean, other in zip(*results, strict=True):
-        assert torch.equal(clean, other)
-    code = results[1]
-    assert not code[0][~mask].any()
-    assert (code[5][~mask] == -1).all()
-
-
-def test_all_tokens_masked():
-    z, p, temperature = problem(5, 4, 3)
-    code = soft_quantize_attention(z, p, temperature, torch.zeros(5, dtype=torch.bool))
-    assert not code.usage.any()
-    assert code.usage_kl == 0
-    grads = torch.autograd.grad(objective(code), (z, p, temperature))
-    assert not any(grad.any() for grad in grads)
-
-
-def test_single_prototype_is_the_mean_of_itself():
-    z, p, temperature = problem(6, 1, 3)
-    code = soft_quantize_attention(z, p, temperature)
-    assert torch.equal(code.quantized, p.expand_as(z))
-    assert not code.variance.any()
-    assert not code.entropy.any()
-    assert code.usage_kl.abs() < 1e-15
-
-
 @pytest.mark.parametrize("wanted", [{0}, {1}, {2}, {0, 1}])
 def test_gradients_are_the_same_when_fewer_are_wanted(wanted):
     everything = problem(20, 9, 4)
@@ -273,18 +238,3 @@ def test_compiles_as_one_graph_for_any_number_of_tokens():
         grads = torch.autograd.grad(objective(compiled(*inputs)), inputs)
         for reference, gradient in zip(expected, grads, strict=True):
             torch.testing.assert_close(gradient, reference, rtol=1e-12, atol=1e-12)
-
-
-class Quantizer(torch.nn.Module):
-    def forward(self, z, codebook, mask):
-        return tuple(soft_quantize_attention(z, codebook, 2.0, mask))
-
-
-def test_exports():
-    z, p = normal(20, 4), normal(9, 4, seed=1)
-    mask = torch.arange(20) > 4
-    program = torch.export.export(Quantizer(), (z, p, mask))
-    expected = soft_quantize_attention(z, p, 2.0, mask)
-    assert all(
-        torch.equal(a, b) for a, b in zip(expected, program.module()(z, p, mask), strict=True)
-    )
