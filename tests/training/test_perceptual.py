@@ -69,8 +69,9 @@ def test_equal_images_have_no_distance_and_both_have_a_gradient(squeeze):
     assert not any(p.requires_grad for p in squeeze.parameters())
 
 
-@pytest.mark.parametrize("net", NETS)
-@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(
+    ("net", "alone"), [("squeeze", True), ("alex", False), ("alex", True), ("vgg", True)]
+)
 def test_every_feature_of_a_file_is_in_the_network(net, alone, random_weights, tmp_path):
     """From a whole classifier, or from its features alone."""
     state = torch.load(random_weights[net], weights_only=True)
@@ -190,7 +191,7 @@ def test_the_loss_has_the_distance_times_its_weight(tmp_path, squeeze_file):
 
 def test_training_with_it_lowers_the_distance(tmp_path, squeeze_file, monkeypatch):
     without_figures(monkeypatch)
-    options = {"lpips_weights": str(squeeze_file), "perceptual_weight": 5.0, "epochs": 4}
+    options = {"lpips_weights": str(squeeze_file), "perceptual_weight": 5.0, "limit_train": 128}
     folder = run_small(tmp_path / "with", **options)
     values = [line["lpips"] for line in metrics(folder) if line["split"] == "train"]
     assert values[-1] < values[0]
