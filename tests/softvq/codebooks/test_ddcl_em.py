@@ -150,7 +150,7 @@ def test_a_cold_codebook_learns_like_moving_averages_of_hard_assignments():
     torch.testing.assert_close(soft.codebook, hard.codebook, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("balance", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("balance", [0.0, 1.0])
 def test_hot_prototypes_collapse_to_the_mean_and_cool_ones_do_not(balance):
     # With the assignment held, the critical temperature is half of T_c: 2 lambda_max. Collapsed
     # prototypes have the same usage, and balance nothing to even out.
