@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from softvq import (
     CodesPerToken,
     ConstantTemperature,
-    DDCLCodebook,
     DDCLEMCodebook,
     Schedule,
     UtilizationTracker,
@@ -216,25 +215,3 @@ def test_codebooks_of_other_dtypes_learn(dtype):
         book.after_step(book(z))
     assert codebook.codebook.dtype == dtype
     torch.testing.assert_close(codebook.codebook.float(), plain.codebook, rtol=0.02, atol=0.02)
-
-
-def test_it_fits_clusters_faster_than_gradient_descent():
-    torch.manual_seed(0)
-    centres = 3 * torch.randn(8, 4)
-    batches = [centres[torch.randint(8, (256,))] + 0.1 * torch.randn(256, 4) for _ in range(60)]
-    errors = {}
-    for kind in (DDCLEMCodebook, DDCLCodebook):
-        torch.manual_seed(1)
-        codebook = kind(4, 8, temperature=CodesPerToken(Schedule(1.2)), decay=0.8)
-        codebook.initialize(torch.randn(500, 4))  # off the data
-        trained = list(codebook.parameters())
-        optimizer = torch.optim.Adam(trained, lr=0.03) if trained else None
-        for z in batches:
-            out = codebook(z)
-            if optimizer is not None:
-                optimizer.zero_grad()
-                out.loss.backward()
-                optimizer.step()
-            codebook.after_step(out)
-        errors[kind] = (codebook(batches[0], hard=True).quantized - batches[0]).square().mean()
-    assert errors[DDCLEMCodebook] < 0.9 * errors[DDCLCodebook]

@@ -170,14 +170,6 @@ def test_temperature_for_matches_a_root_finder(seed, size, share, exponent):
     assert math.log(found) == pytest.approx(expected, abs=1e-3)
 
 
-def test_temperature_for_two_prototypes_has_a_closed_form():
-    # A latent on one of two prototypes at squared distance 9: q = sigmoid(9 / T).
-    p = torch.tensor([[0.0], [3.0]], dtype=torch.float64)
-    q = 1 / (1 + math.exp(-9 / 2.5))
-    target = math.exp(-q * math.log(q) - (1 - q) * math.log(1 - q))
-    assert temperature_for(target, p[:1], p) == pytest.approx(2.5, rel=1e-3)
-
-
 def test_latent_spread():
     z = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     p = torch.tensor([[0.0, 0.0], [2.0, 2.0]])
