@@ -7,12 +7,7 @@ import torch
 from softvq import DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook
 
 DIM, SIZE = 4, 9
-KINDS = {
-    "ddcl": DDCLCodebook,
-    "ddcl-em": DDCLEMCodebook,
-    "vq": VQCodebook,
-    "vq-ema": VQEMACodebook,
-}
+KINDS = {"ddcl": DDCLCodebook, "ddcl-em": DDCLEMCodebook, "vq": VQCodebook, "vq-ema": VQEMACodebook}
 
 
 @functools.cache

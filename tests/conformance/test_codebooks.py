@@ -5,15 +5,7 @@ import math
 
 import pytest
 import torch
-from small_codebooks import (
-    DIM,
-    SIZE,
-    assert_same,
-    latents,
-    state_bytes,
-    to_layout,
-    vectors_of,
-)
+from small_codebooks import DIM, SIZE, assert_same, latents, state_bytes, to_layout, vectors_of
 from torch import fx, nn
 
 from softvq import CodebookOutput, SoftCodebook, UtilizationTracker, two_timescale_groups

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_runs import (
-    metrics,
-)
+from small_runs import metrics
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from models import build_model

@@ -155,9 +155,7 @@ def test_a_signal_is_handled_once_and_the_handlers_are_given_back(tmp_path, monk
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     during = []
     at_step(
-        monkeypatch,
-        3,
-        lambda: (interrupt()(), during.append(signal.getsignal(signal.SIGTERM))),
+        monkeypatch, 3, lambda: (interrupt()(), during.append(signal.getsignal(signal.SIGTERM)))
     )
     with pytest.raises(SystemExit):
         run_small(tmp_path / "run")

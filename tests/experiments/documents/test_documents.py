@@ -20,12 +20,7 @@ from experiments.documents import heads as heads_module
 from experiments.documents.__main__ import main
 from experiments.documents.baselines import baselines
 from experiments.documents.cards import page
-from experiments.documents.readout import (
-    BALANCED,
-    ON_DOCUMENTS,
-    ON_TOKENS,
-    READOUTS,
-)
+from experiments.documents.readout import BALANCED, ON_DOCUMENTS, ON_TOKENS, READOUTS
 
 SCRIPT = "<script>alert(1)</script>"
 QUICK = {"steps": 30, "starts": 2}

@@ -6,13 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softvq import (
-    CodesPerToken,
-    ConstantTemperature,
-    CriticalFraction,
-    DDCLCodebook,
-    Schedule,
-)
+from softvq import CodesPerToken, ConstantTemperature, CriticalFraction, DDCLCodebook, Schedule
 from softvq.functional import soft_quantize
 
 

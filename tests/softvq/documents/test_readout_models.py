@@ -4,12 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from softvq import (
-    DDCLCodebook,
-    DDCLEMCodebook,
-    DDCLReadout,
-    two_timescale_groups,
-)
+from softvq import DDCLCodebook, DDCLEMCodebook, DDCLReadout, two_timescale_groups
 
 KINDS = [DDCLCodebook, DDCLEMCodebook]
 
