@@ -16,7 +16,6 @@ from softvq.functional import (
     soft_quantize,
     soft_quantize_attention,
     squared_distances,
-    token_weights,
     usage_divergence,
 )
 
@@ -178,13 +177,6 @@ def test_nearest_codes_in_blocks(chunk):
     z, p = drawn(6, 50, 16, 4)
     expected = [int(np.argmin([np.sum((a - b) ** 2) for b in p.numpy()])) for a in z.numpy()]
     assert nearest_codes(z, p, chunk_elements=chunk).tolist() == expected
-
-
-def test_token_weights():
-    z = torch.zeros(4, 2)
-    assert token_weights(None, z).tolist() == [0.25] * 4
-    assert token_weights(torch.tensor([True, False, True, False]), z).tolist() == [0.5, 0, 0.5, 0]
-    assert token_weights(torch.zeros(4, dtype=torch.bool), z).tolist() == [0.0] * 4
 
 
 def test_usage_divergence_closed_forms():

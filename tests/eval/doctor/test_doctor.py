@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 import torch
 from patients import HEALTHY, State, duplicate, edited, look, severe
-from small_runs import run_small, without_figures
 
 from eval.doctor import examine
-from training.run_log import RunLog
 
 LONGER: dict[str, dict[str, Any]] = {
     "pyramid": {"levels": 2, "level_pool": "2,1", "quantizer": "vq-ema", "level_dropout": 0.2},
@@ -41,26 +39,6 @@ def test_a_lattice_is_not_judged_by_where_its_codes_lie(runs, quantizer):
         name for name, _ in found
     }
     assert ("dead-gradient", None) not in found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "sick"),
-    [
-        ({}, set()),
-        ({"quantizer": "ddcl"}, set()),
-        ({"quantizer": "vq-ema"}, set()),
-        ({"levels": 3}, set()),
-        ({"quantizer": "vq"}, {"collapsed", "never-recovered"}),
-    ],
-)
-def test_real_images(tmp_path, monkeypatch, cifar10_dir, options, sick):
-    without_figures(monkeypatch)
-    monkeypatch.setattr(RunLog, "write_pictures", lambda *args: None, raising=False)
-    real = {"dataset": "cifar10", "data_dir": str(cifar10_dir), "limit_train": 2000, "epochs": 5}
-    size = {"hidden_channels": 32, "codebook_size": 256, "codebook_dim": 64, "batch_size": 128}
-    run = run_small(tmp_path / "run", **real, **size, **options)
-    assert severe(look(run, images=600)) == sick
 
 
 def test_a_temperature_above_the_critical_one(runs):

@@ -117,20 +117,6 @@ def sections_of(text: str) -> dict[str, str]:
     return {re.search("<h2>(.*?)</h2>", part)[1]: part for part in text.split("<section")[1:]}
 
 
-def test_the_page_says_what_prototypes_were_fitted_on_and_their_classes(news):
-    text, rows = news[2], news[0]["methods"]
-    sections = sections_of(text)
-    assert list(sections) == [BALANCED, ON_TOKENS]
-    assert "K = 3 prototypes, 3 classes" in text
-    assert "a document\nis one vector" in sections[BALANCED]
-    assert "a document is all its tokens" in sections[ON_TOKENS]
-    for row in rows:
-        if row["method"] in sections:
-            part = sections[row["method"]]
-            shown = dict(re.findall(r"<span>Prototype (\d)</span>.*?Paired with (\w+)", part, re.S))
-            assert shown == row["test"]["mapping"][0]
-
-
 def test_whatever_documents_hold_is_shown_as_text(news):
     document = {"share": 0.5, "words": [f"word {SCRIPT}"]}
     document |= {key: f"{key} {SCRIPT}" for key in ("label", "excerpt")}
