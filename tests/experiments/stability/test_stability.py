@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
+from scipy.special import softmax
 
 from experiments.stability.batch import run_batch
 from experiments.stability.boundary import CASES, boundaries
@@ -94,8 +95,7 @@ def test_measures_are_those_of_numpy():
     figures = measures(codebook, codebook(z))
     zn, pn = z.numpy(), p.numpy()
     d = ((zn[:, None] - pn) ** 2).sum(-1)
-    q = np.exp(-d / 0.7)
-    q /= q.sum(1, keepdims=True)
+    q = softmax(-d / 0.7, axis=1)
     covariance = np.cov(zn.T, bias=True)
     largest, total = np.linalg.eigvalsh(covariance)[-1], np.trace(covariance)
     usage = q.mean(0)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import softmax
 
 from softvq import CodesPerToken, ConstantTemperature, CriticalFraction, DDCLCodebook, Schedule
 from softvq.functional import soft_quantize
@@ -61,8 +62,7 @@ def test_the_loss_is_the_weighted_sum_of_its_terms(seed, temperature, weights):
 
     flat, p = z.reshape(-1, 3).numpy(), codebook.codebook.detach().numpy()
     d = ((flat[:, None] - p) ** 2).sum(axis=2)
-    q = np.exp(-(d - d.min(axis=1, keepdims=True)) / temperature)
-    q /= q.sum(axis=1, keepdims=True)
+    q = softmax(-d / temperature, axis=1)
     mean, usage = q @ p, q.mean(axis=0)
     ols = ((flat - mean) ** 2).mean()
     variance = (q[:, :, None] * (p - mean[:, None]) ** 2).sum(axis=1).mean()

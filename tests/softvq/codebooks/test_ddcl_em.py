@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import softmax
 
 from softvq import (
     CodesPerToken,
@@ -27,9 +28,7 @@ def codebook_at(temperature, size=6, dim=3, decay=0.8, **options):
 
 
 def assignments(z, p, temperature):
-    distances = ((z[:, None] - p[None]) ** 2).sum(axis=2)
-    weights = np.exp(-(distances - distances.min(axis=1, keepdims=True)) / temperature)
-    return weights / weights.sum(axis=1, keepdims=True)
+    return softmax(-((z[:, None] - p) ** 2).sum(axis=2) / temperature, axis=1)
 
 
 def test_a_prototype_is_the_running_mean_of_all_latents_by_assignment():
@@ -82,8 +81,7 @@ def test_balance_assigns_by_distances_times_a_power_of_usage_and_outputs_by_plai
     usage = 0.8 * usage.double().numpy() + 0.2 * assignments(z.double().numpy(), p, 0.7).mean(0)
     # Distances times a number of each prototype's own.
     distances = ((z.double().numpy()[:, None] - p[None]) ** 2).sum(axis=2)
-    weights = np.exp(-distances * np.maximum(6 * usage, 0.01) ** 0.5 / 0.7)
-    q = weights / weights.sum(axis=1, keepdims=True)
+    q = softmax(-distances * np.maximum(6 * usage, 0.01) ** 0.5 / 0.7, axis=1)
     mass = q.sum(axis=0) / 50
     size = np.maximum(usage, 0.2 * mass)
     expected = p + 0.2 * (q.T @ z.double().numpy() / 50 - mass[:, None] * p) / size[:, None]

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
+from scipy.special import entr, softmax
 from sklearn.datasets import load_digits
 
 from softvq import (
@@ -148,10 +149,8 @@ def test_an_unreachable_target_ends_at_the_ceiling(digits):
 
 
 def entropy_codes(z, p, temperature):
-    d = ((z[:, None] - p) ** 2).sum(axis=2)
-    q = np.exp(-(d - d.min(axis=1, keepdims=True)) / temperature)
-    q /= q.sum(axis=1, keepdims=True)
-    return math.exp(-np.where(q > 0, q * np.log(np.maximum(q, 1e-300)), 0).sum(axis=1).mean())
+    q = softmax(-((z[:, None] - p) ** 2).sum(axis=2) / temperature, axis=1)
+    return math.exp(entr(q).sum(axis=1).mean())
 
 
 @settings(deadline=None, max_examples=20)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import softmax
 from torch import nn
 
 from softvq import (
@@ -45,15 +46,10 @@ def brute_force(readout, tokens, mask):
     temperature = float(readout.codebook.temperature)
     shares, pooled = np.zeros((len(tokens), len(p))), np.zeros((len(tokens), p.shape[1]))
     for b, (document, real) in enumerate(zip(tokens.double().numpy(), mask.numpy(), strict=True)):
-        codes = []
-        for z in document[real]:
-            squared = ((z - p) ** 2).sum(axis=1)
-            q = np.exp(-(squared - squared.min()) / temperature)
-            q /= q.sum()
-            shares[b] += q / real.sum()
-            codes.append(sum(weight * prototype for weight, prototype in zip(q, p, strict=True)))
-        if codes:
-            pooled[b] = np.mean(codes, axis=0)
+        if real.any():
+            squared = ((document[real][:, None] - p) ** 2).sum(axis=2)
+            q = softmax(-squared / temperature, axis=1)
+            shares[b], pooled[b] = q.mean(axis=0), (q @ p).mean(axis=0)
     return shares, pooled
 
 
