@@ -197,24 +197,6 @@ def test_softness_names_the_criterion_that_fired(share, ratio, named, absent):
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, (2.0, 1.05)),
-        ({"temperature_start": 2.0}, (1.5, 1.05)),
-        (CRITICAL, (0.01, 0.001)),
-        (CONSTANT, (0.2, 0.2)),
-    ],
-)
-def test_doubles_are_parted_by_a_colder_start_of_the_mode(options, expected):
-    own = config_of(**options)
-    codebook = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
-    codebook[40] = codebook[7]
-    given = options_of(geometry.check_duplicates(codebook, own).advice)
-    assert (given["temperature_start"], given["temperature_end"]) == expected
-    assert "temperature_mode" not in given
-
-
-@pytest.mark.parametrize(
     ("options", "scale"),
     [
         ({"quantizer": "vq", "lr": 0.5, "epsilon": 1.0}, 1.0),
