@@ -20,7 +20,13 @@ LONGER: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("paper", "shared-scale")))
+        for name in HEALTHY
+    ],
+)
 def test_a_healthy_run_has_no_severe_finding(runs, name):
     assert severe(look(runs(**HEALTHY[name]))) == set()
 

@@ -34,10 +34,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "constant": CONSTANT,
     "free": CONSTANT | {"normalize_latents": False, "init": "random"},
     "few-codes": {"codebook_size": 16, "temperature_start": 16.0, "temperature_end": 9.0},
+    "two-codes": {"codebook_size": 2},
     "levels": {"levels": 3},
     "level-sizes": {"levels": 2, "level_sizes": "64,8", "temperature_start": 8.0},
     "vqvae2": {"architecture": "vqvae2", "quantizer": "vq-ema"},
     "no-restarts": {"restart_threshold": 0.0},
+    "restarts": {"restart_threshold": 0.9},
     "usage": {"usage_weight": 0.2},
     "vq": {"quantizer": "vq"},
     "vq-mended": {
