@@ -35,7 +35,7 @@ def trained(kind: Kind, latents: Tensor, temperature: float, far: float | None) 
         commitment=1.0,
         usage_weight=0.0,
         restart_threshold=0.0,
-        **({"balance": 0.0} if kind is DDCLEMCodebook else {}),
+        **({"balance": 0.0} if kind is DDCLEMCodebook else {"pull": 0.0}),
     )
     book.initialize(latents)
     if far is not None:

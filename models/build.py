@@ -139,8 +139,8 @@ def _codebook(config: dict[str, Any]) -> Codebook | CodebookStack:
     if config["quantizer"] in PEERS:
         if config["level_dropout"] or config["quantizer"] in ("fsq", "lfq"):
             raise ValueError(
-                f"{config['quantizer']} has no levels, or no level_dropout, here: of "
-                "vector-quantize-pytorch's there are vqp-ema, vqp-rotation and simvq in levels"
+                f"{config['quantizer']} has no levels, or no level_dropout, here: of other "
+                "libraries' quantizers all but fsq and lfq have levels, and none has level_dropout"
             )
         return PeerStack(books, pools, channel_first=True)
     return CodebookStack(books, pools, level_dropout=config["level_dropout"], channel_first=True)
@@ -202,6 +202,9 @@ QUANTIZERS: dict[str, Callable[..., Codebook]] = {
     "none": IdentityCodebook,
     "vqp-ema": partial(peer, "vqp-ema"),
     "vqp-rotation": partial(peer, "vqp-rotation"),
+    "vqp-diveq": partial(peer, "vqp-diveq"),
+    "vqp-bridge": partial(peer, "vqp-bridge"),
+    "diveq": partial(peer, "diveq"),
     "simvq": partial(peer, "simvq"),
     "fsq": partial(peer, "fsq"),
     "lfq": partial(peer, "lfq"),

@@ -1,13 +1,15 @@
-"""Quantizers of vector-quantize-pytorch behind softvq's interface, for comparisons.
+"""Quantizers of other libraries behind softvq's interface, for comparisons.
 
-Each has the settings that its documentation recommends, but for FSQ, whose levels are eight and
-four so that its bits equal the others'. Unlike softvq's own codebooks they may move their state in
-``forward``, and start themselves on the first latents that they see.
+They are vector-quantize-pytorch's, but for ``diveq``, which is its authors' own package. Each has
+the settings that its documentation recommends, but for FSQ, whose levels are eight and four so that
+its bits equal the others'. Unlike softvq's own codebooks they may move their state in ``forward``,
+and start themselves on the first latents that they see.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +19,14 @@ from torch import Tensor, nn
 from softvq import Codebook, CodebookOutput, CodebookStack, StackOutput
 from softvq.functional import pool, unpool
 
+from .code_bridge import CodeBridge
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
 class PeerCodebook(Codebook):
-    """A quantizer of vector-quantize-pytorch.
+    """A quantizer of another library.
 
     Args:
         module: Takes (1, N, D) and returns codes, indices and, if it has one, a loss.
@@ -140,33 +144,52 @@ def peer(name: str, dim: int, codebook_size: int, channel_first: bool = True) ->
     """A quantizer by the name that ``train.py --quantizer`` has for it.
 
     Raises:
-        ImportError: If vector-quantize-pytorch is not installed.
+        ImportError: If its library is not installed.
         ValueError: If the name is unknown, or it has no such codebook size.
     """
-    try:
-        import vector_quantize_pytorch as vqp
-    except ImportError as error:
-        raise ImportError(
-            f"the quantizer {name} needs vector-quantize-pytorch: "
-            "pip install vector-quantize-pytorch"
-        ) from error
     if name not in PEERS:
         raise ValueError(f"unknown peer {name!r}; known: {sorted(PEERS)}")
-    module = PEERS[name](vqp, dim, codebook_size)
+    package = "diveq" if name == "diveq" else "vector-quantize-pytorch"
+    try:
+        library = importlib.import_module(package.replace("-", "_"))
+    except ImportError as error:
+        raise ImportError(f"the quantizer {name} needs {package}: pip install {package}") from error
+    module = PEERS[name](library, dim, codebook_size)
     lookup = getattr(module, "indices_to_codes", None) or module.get_codes_from_indices
     return PeerCodebook(module, dim, codebook_size, lookup, channel_first=channel_first)
 
 
-def _vector_quantize(vqp: Any, dim: int, codebook_size: int, *, rotation: bool) -> Any:
+def _vector_quantize(vqp: Any, dim: int, codebook_size: int, **options: Any) -> Any:
     return vqp.VectorQuantize(
-        dim=dim,
-        codebook_size=codebook_size,
-        decay=0.8,
-        commitment_weight=1.0,
-        kmeans_init=True,
-        threshold_ema_dead_code=2,
-        rotation_trick=rotation,
-    )
+        dim=dim, codebook_size=codebook_size, decay=0.8, commitment_weight=1.0, kmeans_init=True,
+        threshold_ema_dead_code=2, **options,
+    )  # fmt: skip
+
+
+def _bridged(vqp: Any, dim: int, codebook_size: int) -> Any:
+    bridge = CodeBridge(dim, codebook_size)
+    module = _vector_quantize(vqp, dim, codebook_size, vq_bridge=bridge, rotation_trick=False)
+    # The library's own lookup leaves the bridge out, which its forward pass does not.
+    module.indices_to_codes = lambda indices: bridge(module._codebook.embed)[0][indices]
+    return module
+
+
+class _DiVeQ(nn.Module):
+    """DiVeQ by its authors' package, with its defaults."""
+
+    def __init__(self, library: Any, dim: int, codebook_size: int) -> None:
+        super().__init__()
+        self.quantizer = library.DIVEQ(codebook_size, dim, verbose=False)
+
+    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """(1, N, D) to (1, N, D) and (1, N)."""
+        quantize = self.quantizer if self.training else self.quantizer.inference
+        codes, indices, _ = quantize(z[0])
+        return codes[None], indices[None]
+
+    def indices_to_codes(self, indices: Tensor) -> Tensor:
+        """(...) to (..., D)."""
+        return self.quantizer.codebook[indices]
 
 
 def _lfq(vqp: Any, dim: int, codebook_size: int) -> Any:
@@ -174,10 +197,13 @@ def _lfq(vqp: Any, dim: int, codebook_size: int) -> Any:
     return vqp.LFQ(dim=dim, codebook_size=codebook_size)
 
 
-# Each called with the package, D and K.
+# Each called with its library, D and K.
 PEERS: dict[str, Callable[[Any, int, int], Any]] = {
-    "vqp-ema": functools.partial(_vector_quantize, rotation=False),
-    "vqp-rotation": functools.partial(_vector_quantize, rotation=True),
+    "vqp-ema": functools.partial(_vector_quantize, rotation_trick=False),
+    "vqp-rotation": functools.partial(_vector_quantize, rotation_trick=True),
+    "vqp-diveq": functools.partial(_vector_quantize, directional_reparam=True),
+    "vqp-bridge": _bridged,
+    "diveq": _DiVeQ,
     "simvq": lambda vqp, dim, size: vqp.SimVQ(dim=dim, codebook_size=size),
     "fsq": lambda vqp, dim, size: vqp.FSQ(levels=fsq_levels(size), dim=dim),
     "lfq": _lfq,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from ._internal.arithmetic import (
     SoftCode,
@@ -48,6 +49,7 @@ __all__ = [
     "soft_quantize",
     "soft_quantize_attention",
     "squared_distances",
+    "substitute_noise",
     "token_weights",
     "unpool",
     "usage_divergence",
@@ -93,6 +95,34 @@ def assignment(z: Tensor, codebook: Tensor, temperature: Tensor | float) -> Tens
     # A softmax over prototypes takes no notice of |z|^2.
     logits = torch.addmm(-codebook.square().sum(dim=1), z, codebook.mT, alpha=2)  # (N, K)
     return (logits / temperature).softmax(dim=1)
+
+
+def substitute_noise(z: Tensor, codes: Tensor, share: float = 1.0) -> Tensor:
+    """Latents whose error has the length of their codes', and a random direction.
+
+    Vali and Bäckström, NSVQ, IEEE Access 10, 2022. It is differentiable in latents and codes
+    wherever they differ; the direction is drawn from torch's generator.
+
+    Args:
+        z: (N, D) latents.
+        codes: (N, D), a code for each.
+        share: Share of the latents, drawn at random, in [0, 1]; the others become their codes.
+
+    Returns:
+        (N, D): ``z + |z - codes| u``, u uniform on the unit sphere.
+
+    Example:
+        >>> z = torch.zeros(2, 3)
+        >>> substitute_noise(z, torch.tensor([[3.0, 0.0, 4.0], [0.0, 0.0, 1.0]])).norm(dim=1)
+        tensor([5., 1.])
+    """
+    square = (z - codes).square().sum(dim=1, keepdim=True)  # (N, 1)
+    # The root has no derivative at zero, where there is no error either.
+    length = square.clamp_min(torch.finfo(square.dtype).tiny).sqrt()
+    noisy = z + length * normalize(torch.randn_like(z), dim=1)
+    if share == 1:
+        return noisy
+    return torch.where(torch.rand_like(square) < share, noisy, codes)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -37,6 +37,8 @@ class Pretrained(nn.Module):
     """
 
     initialized: bool = False
+    # What a saved config means that lacks these arguments, because it is older than they are.
+    earlier_arguments: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -189,7 +191,7 @@ def codebook_from(config: dict[str, Any]) -> Any:
             arguments["levels"] = [codebook_from(level) for level in arguments["levels"]]
         if "temperature" in arguments:
             arguments["temperature"] = _controller_from(**arguments["temperature"])
-        return KINDS[name](**arguments)
+        return KINDS[name](**KINDS[name].earlier_arguments | arguments)
     except TypeError as error:
         raise ValueError(
             f"the config of a {name} does not fit this version ({error}); "

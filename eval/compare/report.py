@@ -22,6 +22,7 @@ from training.run_log import finite
 # What a run is compared by: (heading, key, format).
 FIGURES = (
     ("argmax MSE", "mse_argmax", ".5f"),
+    ("soft MSE", "mse_soft", ".5f"),
     ("PSNR", "psnr_argmax", ".2f"),
     ("argmax / soft", "gap", ".3f"),
     ("perplexity", "perplexity", ".1f"),
@@ -75,7 +76,7 @@ def compare(plan: Plan, *, jobs: int = 1, train: bool = True) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Of what decides the figures and is installed."""
     found = {}
-    for package in ("softvq", "torch", "vector-quantize-pytorch"):
+    for package in ("softvq", "torch", "vector-quantize-pytorch", "diveq"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found
@@ -160,7 +161,12 @@ def figures_of(folder: Path, plan: Plan) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Markdown: a row for each quantizer, best tokens first; mean and 95 % interval over seeds."""
+    """Markdown: a row for each quantizer, best tokens first; mean and 95 % interval over seeds.
+
+    Where the quantizer ``none`` was trained, the excess is what the tokens cost: their error less
+    the soft error of ``none``, the floor that no quantizer passes.
+    """
+    floor = result["quantizers"].get("none", {}).get("mean", {}).get("mse_soft")
     rows = []
     for name, own in ordered(result):
         lost = f", {len(own['diverged'])} diverged" if own["diverged"] else ""
@@ -169,8 +175,11 @@ def table(result: dict[str, Any]) -> str:
             mean, half = own["mean"][key], own["interval"][key]
             cell = "-" if mean is None else format(mean, form)
             cells.append(cell if half is None or mean is None else f"{cell} ± {half:{form}}")
+        error = own["mean"]["mse_argmax"]
+        cells.append("-" if None in (floor, error) else format(error - floor, ".5f"))
         rows.append(cells)
-    heads = ["quantizer", "lr", "seeds", *(head for head, *_ in FIGURES)]
+    last = "excess" if floor is None else f"excess over {floor:.5f}"
+    heads = ["quantizer", "lr", "seeds", *(head for head, *_ in FIGURES), last]
     return tabulate(rows, heads, tablefmt="github", disable_numparse=True)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from training.config import TrainConfig
 from training.config.quantizers import SOFT
+from training.config.train_config import END_CODES
 
 # Codes per token that a run may start from and end at; T / T_c likewise.
 START_CODES, COLD_START_CODES = 3.0, 2.0
@@ -80,7 +81,7 @@ def schedule(mode: str, start: float, end: float, config: TrainConfig) -> str:
 
 def follow_latents(config: TrainConfig) -> str:
     """The default schedule in codes per token."""
-    return schedule("codes", START_CODES, config.end_codes, config)
+    return schedule("codes", START_CODES, END_CODES, config)
 
 
 def lower(value: float, usual: float, floor: float = 0.0) -> float:
@@ -107,7 +108,7 @@ def colder(config: TrainConfig, start_codes: float = START_CODES) -> str:
     if mode == "critical":
         start, end = lower(start, START_RATIO), lower(end, END_RATIO)
     else:
-        start, end = lower(start, start_codes, 1.0), min(end, config.end_codes)
+        start, end = lower(start, start_codes, 1.0), min(end, END_CODES)
     return schedule(mode, start, min(start, end), config)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from models import ImageTokenizer
 from softvq import Codebook, CodebookStack
 from training.config import TrainConfig
+from training.config.train_config import END_CODES
 
 from .advice import STEP, flags, follow_latents, longer, schedule, slower
 from .finding import Finding
@@ -134,7 +136,7 @@ def _softer(config: TrainConfig) -> str:
     if config.quantizer.temperature_mode != "codes":
         return follow_latents(config)
     start, end = config.temperatures
-    end = config.end_codes if end < config.end_codes else 1 + 2 * (end - 1)
+    end = END_CODES if end < END_CODES else 1 + 2 * (end - 1)
     return schedule("codes", max(start, end), end, config)
 
 
@@ -155,6 +157,8 @@ def check_epsilon(scale: float, config: TrainConfig) -> Finding | None:
     if not soft and config.quantizer.name != "vq":
         return None
     epsilon, limit = config.timescale_ratio, EPSILON_HIGH if soft else EPSILON_COLLAPSE
+    if config.quantizer.settings.get("pull"):
+        limit = math.inf  # soft EM keeps prototypes up with any encoder
     leap = lr / epsilon / max(scale, 1e-30)
     pace = _pace(scale, limit, config)
     if leap >= STEP:

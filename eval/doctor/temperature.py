@@ -6,6 +6,7 @@ import math
 
 from training.config import TrainConfig
 from training.config.quantizers import OWN, SOFT
+from training.config.train_config import END_CODES
 
 from .advice import (
     END_RATIO,
@@ -149,5 +150,5 @@ def _softness_advice(config: TrainConfig) -> str:
             "T / T_c cannot mean less than this; steer what is to be had, the codes per token: "
             f"{follow_latents(config)}"
         )
-    end = lower(end, config.end_codes, 1.0) if mode == "codes" else lower(end, END_RATIO)
+    end = lower(end, END_CODES, 1.0) if mode == "codes" else lower(end, END_RATIO)
     return f"Cool down further: {schedule(mode, max(start, end), end, config)}"

@@ -169,6 +169,7 @@ def new_readout(dim: int, codebook_size: int, steps: int, settings: ReadoutSetti
         temperature=CodesPerToken(Schedule(*settings.codes, steps=4 * steps // 5)),
         commitment=1.0,
         usage_weight=settings.usage_weight,
+        pull=0.0,
         restart_threshold=0.0,
     )
     return DDCLReadout(codebook)

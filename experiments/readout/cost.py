@@ -113,7 +113,7 @@ def module_of(layer: str) -> Any:
         return nn.MultiheadAttention(DIM, HEADS, batch_first=True)
     # Random vectors of unit variance lie 2 D apart: this T leaves a few codes per token.
     temperature = ConstantTemperature(Schedule(0.1 * DIM))
-    return DDCLReadout(DDCLCodebook(DIM, SIZE, temperature=temperature, usage_weight=0.0))
+    return DDCLReadout(DDCLCodebook(DIM, SIZE, temperature=temperature, pull=0.0))
 
 
 def slopes(rows: list[Case], least: int = LONG) -> dict[str, dict[str, float]]:

@@ -45,7 +45,9 @@ TUNING_SEED = 100
 
 def ddcl() -> DDCLReadout:
     """Build a readout whose prototypes learn by gradient, from L_q alone."""
-    return DDCLReadout(DDCLCodebook(WIDTH, SIZE, usage_weight=0.0, restart_threshold=0.0))
+    return DDCLReadout(
+        DDCLCodebook(WIDTH, SIZE, temperature=2.0, commitment=0.25, pull=0.0, restart_threshold=0.0)
+    )
 
 
 def ddcl_em() -> DDCLReadout:

@@ -95,8 +95,9 @@ class ClusterNetwork(nn.Module):
     def new_codebook(self, ratios: tuple[float, float], steps: int, seed: int) -> SoftCodebook:
         """Return a codebook whose T / T_c goes from one ratio to another in so many steps."""
         settings = self.settings
-        em = partial(DDCLEMCodebook, balance=0.0)
-        kind = em if settings.prototypes == "em" else DDCLCodebook
+        # The source paper's codebook: no noise, prototypes by the gradient alone.
+        paper = partial(DDCLCodebook, noise=0.0, pull=0.0)
+        kind = partial(DDCLEMCodebook, balance=0.0) if settings.prototypes == "em" else paper
         return kind(
             settings.dim,
             self.codebook_size,

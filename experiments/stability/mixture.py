@@ -157,8 +157,9 @@ def codebook_of(setting: Setting, z: Tensor, generator: torch.Generator) -> Soft
         controller: Any = ConstantTemperature(Schedule(temperature))
     else:
         controller = CriticalFraction(Schedule(setting.ratio))
-    # No usage term, balance or restart, which would hide a collapse.
-    kind: Any = partial(DDCLEMCodebook, balance=0.0) if setting.em else DDCLCodebook
+    # No usage term, balance or restart, which would hide a collapse; the source paper's dynamics.
+    paper = partial(DDCLCodebook, noise=0.0, pull=0.0)
+    kind: Any = partial(DDCLEMCodebook, balance=0.0) if setting.em else paper
     codebook: SoftCodebook = kind(
         z.shape[1], CODES, temperature=controller, commitment=setting.commitment,
         variance_weight=setting.variance_weight, usage_weight=0.0, restart_threshold=0.0,

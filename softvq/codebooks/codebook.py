@@ -49,6 +49,7 @@ class Codebook(Pretrained):
         has_tokens: Whether indices stand for prototypes. Where it is False, all indices are -1, and
             :meth:`decode` and ``hard=True`` raise ``ValueError``.
         pools: (1,): one level, at the latents' own resolution.
+        exact: Whether training, too, outputs the code itself; a stack sets it where levels follow.
         frozen: Whether :meth:`freeze` has been called.
         initialized: Whether the prototypes come from data, by :meth:`initialize` or a loaded state.
 
@@ -62,6 +63,7 @@ class Codebook(Pretrained):
     straight_through: bool = False
     has_tokens: bool = True
     pools: tuple[int, ...] = (1,)
+    exact: bool = False
     frozen: bool = False
 
     def __init__(self, dim: int, codebook_size: int, *, channel_first: bool = False) -> None:
@@ -70,9 +72,7 @@ class Codebook(Pretrained):
             if isinstance(size, float | str):
                 raise TypeError(f"{name} must be a whole number, got {size!r}")
         if dim < 1 or codebook_size < 1:
-            raise ValueError(
-                f"dim and codebook_size must be at least 1, got {dim=}, {codebook_size=}"
-            )
+            raise ValueError(f"dim and codebook_size must be >= 1, got {dim=}, {codebook_size=}")
         self.dim, self.codebook_size, self.channel_first = dim, codebook_size, channel_first
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
@@ -187,7 +187,7 @@ class Codebook(Pretrained):
         """
         # ONNX knows plain operators only, not the attention engine's.
         if not exporting():
-            return self(z, mask).indices
+            return self(z, mask, hard=self.has_tokens).indices
         latents, codebook, flat_mask = self._prepared(z, mask)
         with torch.autocast(z.device.type, enabled=False):
             nearest = nearest_codes(latents, codebook)  # (N,)

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..functional import critical_factor, mean_shift
-from .interface import BatchStatistics
+from ..functional import critical_factor, substitute_noise
+from .interface import CodebookOutput
 from .soft import SoftCodebook
 from .temperature import TemperatureController
-
-# Usage, in units of the mean, below which balance helps a prototype no further.
-LEAST_USAGE = 0.01
 
 
 class DDCLCodebook(SoftCodebook):
     """Codebook whose output is the Boltzmann-weighted mean of all prototypes.
 
-    Every latent is assigned to all prototypes by a softmax over negative squared distances, and
-    the code is the convex mix of prototypes: no straight-through estimator, a gradient for every
-    prototype from every token. Cirrincione and Kumar, 2026, https://arxiv.org/abs/2604.03850; the
-    placement of T and the weights are our choice.
+    Every latent z is assigned to all prototypes by a softmax over negative squared distances, and
+    its code is the convex mix z̄ of the prototypes. No straight-through estimator is used: encoder
+    and prototypes get the exact derivative of what the decoder got. Cirrincione and Kumar, 2026,
+    https://arxiv.org/abs/2604.03850; the placement of T and the weights are our choice.
+
+    Where assignments are nearly hard, as tokens want them, z̄ hardly moves with z, and its
+    derivative would teach the encoder nothing. In training the decoder therefore gets z with an
+    error of the length that z̄ has, in a random direction u of length 1:
+    ``z + |z - z̄| u``. Its derivative teaches the encoder to lower what the decoder loses, and how
+    far its latents lie from their codes. This is the noise substitution of Vali and Bäckström
+    (NSVQ, IEEE Access 10, 2022), on a soft code. In eval mode the output is z̄ itself, and with
+    ``noise=0`` it always is, as in the source paper.
 
     A soft code is a continuous latent. The discrete token is the nearest prototype, and
     ``decode(indices)``, or ``hard=True``, gives the code that it stands for.
@@ -32,11 +38,17 @@ class DDCLCodebook(SoftCodebook):
         codebook_size: K, number of prototypes.
         temperature: How many codes a token is assigned to, a number of at least 1 that
             :meth:`after_step` holds by feedback; or a controller, which may follow a schedule.
-        commitment: Weight of ``L_OLS + variance_weight * V`` in the loss, >= 0.
+        commitment: Weight of ``L_OLS + variance_weight * V`` in the loss, >= 0. With noise, below
+            0.1 latents may grow without end.
         variance_weight: Weight of V against L_OLS, > 0; collapse attracts above
             ``4 lambda_max / variance_weight``.
         usage_weight: Weight of ``KL(usage || uniform)`` in the loss, >= 0; the usage is that of one
             call, so of each part where gradients are accumulated over parts of a batch.
+        noise: Share of the tokens, in [0, 1], whose error has a random direction in training.
+        pull: Share of a step of soft EM, in [0, 1], that :meth:`after_step` moves the prototypes
+            by, beside what the optimizer does; see :class:`DDCLEMCodebook`. 0 leaves them to
+            the optimizer, as in the source paper.
+        balance: As in :class:`DDCLEMCodebook`, where ``pull`` is not 0.
         decay: Share of the running covariance and usage that a step keeps, in [0, 1).
         restart_threshold: A prototype whose running usage falls below this share of the mean, in
             [0, 1), is moved onto a random latent of the batch. A prototype with an assignment of
@@ -53,7 +65,7 @@ class DDCLCodebook(SoftCodebook):
     The others are those of :class:`softvq.SoftCodebook`.
 
     Raises:
-        ValueError: If a size or a weight is out of range.
+        ValueError: If a size, a share or a weight is out of range.
         TypeError: If a size is no whole number, or the temperature no controller.
 
     Example:
@@ -65,18 +77,24 @@ class DDCLCodebook(SoftCodebook):
         >>> out.loss.backward()
         >>> codebook.after_step(out)
         >>> tuple(out.quantized.shape), round(out.codes_per_token.item(), 1)
-        ((2, 16, 4), 2.0)
+        ((2, 16, 4), 1.1)
     """
+
+    # What a config means that was saved before there were these arguments.
+    earlier_arguments: ClassVar = {"noise": 0.0, "pull": 0.0, "balance": 0.0}
 
     def __init__(
         self,
         dim: int,
         codebook_size: int,
         *,
-        temperature: TemperatureController | float = 2.0,
-        commitment: float = 0.25,
+        temperature: TemperatureController | float = 1.1,
+        commitment: float = 0.1,
         variance_weight: float = 1.0,
-        usage_weight: float = 0.05,
+        usage_weight: float = 0.0,
+        noise: float = 1.0,
+        pull: float = 1.0,
+        balance: float = 0.3,
         decay: float = 0.9,
         restart_threshold: float = 0.02,
         seed: int = 0,
@@ -86,9 +104,24 @@ class DDCLCodebook(SoftCodebook):
         super().__init__(dim, codebook_size, channel_first=channel_first)
         self._count(1 / codebook_size, decay, restart_threshold, seed)
         self._weigh(commitment, variance_weight, usage_weight)
-        factor = critical_factor(variance_weight=variance_weight)
-        self._heat(temperature, factor, engine)
+        # Prototypes that learn in both ways collapse where the first of the two does.
+        factors = [critical_factor(variance_weight=variance_weight)]
+        factors += [critical_factor(variance_weight=variance_weight, held=True)] if pull else []
+        self._heat(temperature, min(factors), engine)
+        self._pull_by(pull, balance)
+        if not 0 <= noise <= 1:
+            raise ValueError(f"noise must lie in [0, 1], got {noise}")
+        self.noise = noise
         self.codebook = nn.Parameter(torch.randn(codebook_size, dim))
+
+    def _quantize(
+        self, latents: Tensor, codebook: Tensor, mask: Tensor | None, hard: bool
+    ) -> CodebookOutput:
+        out = super()._quantize(latents, codebook, mask, hard)
+        if hard or self.exact or not (self.training and self.noise):
+            return out
+        noisy = substitute_noise(latents, out.quantized, self.noise)
+        return replace(out, quantized=noisy)
 
 
 class DDCLEMCodebook(SoftCodebook):
@@ -178,29 +211,5 @@ class DDCLEMCodebook(SoftCodebook):
         self._weigh(commitment, variance_weight, usage_weight)
         factor = critical_factor(variance_weight=variance_weight, held=True)
         self._heat(temperature, factor, engine)
-        if not 0 <= balance <= 1:
-            raise ValueError(f"balance must lie in [0, 1], got {balance}")
-        self.balance = balance
+        self._pull_by(1.0, balance)
         self.register_buffer("codebook", torch.randn(codebook_size, dim))
-
-    def _move(self, batch: BatchStatistics, count: Tensor) -> None:
-        """Move each prototype towards the mean of the latents, weighted by their assignments."""
-        tokens, codebook = batch.tokens, self.codebook.to(batch.tokens.dtype)
-        shift, mass = mean_shift(tokens, codebook, self.temperature, self._distance_scale(codebook))
-        sums = self._summed(torch.cat([shift, mass[:, None]], dim=1))  # (K, D + 1)
-        count = count.to(sums.dtype)
-        # The running sum over the running usage, written so that it needs no sum to be kept and
-        # keeps its digits far from the origin.
-        size = self.running_usage.to(sums.dtype)
-        if self.balance:
-            # Usage says little about the latents a prototype is given here: never past their mean.
-            size = torch.maximum(size, (1 - self.decay) * sums[:, -1] / count)
-        shift = sums[:, :-1] / (size[:, None].clamp_min(1e-12) * count)
-        self.codebook.add_(shift.to(self.codebook.dtype), alpha=1 - self.decay)
-
-    def _distance_scale(self, codebook: Tensor) -> Tensor | None:
-        """What balance multiplies the squared distances to each prototype by, (K,)."""
-        if not self.balance:
-            return None
-        usage = self.running_usage.to(codebook.dtype) * self.codebook_size
-        return usage.clamp_min(LEAST_USAGE) ** self.balance

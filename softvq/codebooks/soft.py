@@ -11,6 +11,7 @@ from torch import Tensor
 from ..functional import (
     SoftCode,
     largest_variance,
+    mean_shift,
     soft_quantize,
     soft_quantize_attention,
     token_weights,
@@ -20,12 +21,15 @@ from .codebook import Codebook
 from .interface import BatchStatistics, CodebookOutput
 from .temperature import CodesPerToken, Schedule, TemperatureController
 
+# Usage, in units of the mean, below which balance helps a prototype no further.
+LEAST_USAGE = 0.01
+
 
 class SoftCodebook(Codebook):
     """Base of the soft codebooks: a Boltzmann assignment at a temperature that is controlled.
 
-    A subclass registers its prototypes, as a parameter or a buffer, and says by ``_move`` how they
-    learn without gradients.
+    A subclass registers its prototypes, as a parameter or a buffer. Where ``pull`` is not 0, they
+    also learn without gradients, by soft EM.
 
     Attributes:
         temperature: Scalar buffer, T in units of squared distance; until :meth:`initialize`, 1 or
@@ -71,14 +75,12 @@ class SoftCodebook(Codebook):
         self.register_buffer("covariance", torch.eye(self.dim))
         self.register_buffer("critical_temperature", torch.tensor(critical_factor))
 
-    def _move(self, batch: BatchStatistics, count: Tensor) -> None:
-        """Move the prototypes by what they learn without gradients; nothing by default.
-
-        Args:
-            batch: The batch of this process. The running usage has moved already, the temperature
-                not yet.
-            count: Scalar, the tokens of all processes.
-        """
+    def _pull_by(self, pull: float, balance: float) -> None:
+        """Set how the prototypes learn without gradients; for the constructor."""
+        for name, share in (("pull", pull), ("balance", balance)):
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name} must lie in [0, 1], got {share}")
+        self.pull, self.balance = pull, balance
 
     def _quantize(
         self, latents: Tensor, codebook: Tensor, mask: Tensor | None, hard: bool
@@ -135,10 +137,39 @@ class SoftCodebook(Codebook):
         _, entropy, usage, mean, second = (sums / sums[0]).split(sizes)
         self._track(second.view(self.dim, self.dim) - mean.outer(mean), self.decay)
         self.running_usage.lerp_(usage.to(self.running_usage.dtype), 1 - self.decay)
-        self._move(batch, sums[0])
+        if self.pull:
+            self._move(batch, sums[0])
         measured = float(self.temperature), math.exp(entropy), float(self.critical_temperature)
         self._set_temperature(self.controller.next(int(self.steps), *measured))
         self._restart(batch.tokens)
+
+    def _move(self, batch: BatchStatistics, count: Tensor) -> None:
+        """Move each prototype towards the mean of the latents, weighted by their assignments.
+
+        Args:
+            batch: The batch of this process. The running usage has moved already, the temperature
+                not yet.
+            count: Scalar, the tokens of all processes.
+        """
+        tokens, codebook = batch.tokens, self.codebook.to(batch.tokens.dtype)
+        shift, mass = mean_shift(tokens, codebook, self.temperature, self._distance_scale(codebook))
+        sums = self._summed(torch.cat([shift, mass[:, None]], dim=1))  # (K, D + 1)
+        count = count.to(sums.dtype)
+        # The running sum over the running usage, written so that it needs no sum to be kept and
+        # keeps its digits far from the origin.
+        size = self.running_usage.to(sums.dtype)
+        if self.balance:
+            # Usage says little about the latents a prototype is given here: never past their mean.
+            size = torch.maximum(size, (1 - self.decay) * sums[:, -1] / count)
+        shift = sums[:, :-1] / (size[:, None].clamp_min(1e-12) * count)
+        self.codebook.add_(shift.to(self.codebook.dtype), alpha=self.pull * (1 - self.decay))
+
+    def _distance_scale(self, codebook: Tensor) -> Tensor | None:
+        """What balance multiplies the squared distances to each prototype by, (K,)."""
+        if not self.balance:
+            return None
+        usage = self.running_usage.to(codebook.dtype) * self.codebook_size
+        return usage.clamp_min(LEAST_USAGE) ** self.balance
 
     def _set_temperature(self, temperature: float) -> None:
         # Latents that are all equal have a critical temperature of zero, which nothing divides.

@@ -80,6 +80,8 @@ class CodebookStack(Pretrained):
             raise ValueError("each level needs a codebook of its own, got one of them twice")
         if not 0 <= level_dropout <= 1:
             raise ValueError(f"level_dropout must lie in [0, 1], got {level_dropout}")
+        for level in levels[:-1]:
+            level.exact = True  # the next level codes what this code leaves over
         self.levels = nn.ModuleList(levels)
         self.pools = pools
         self.level_dropout = level_dropout

@@ -90,6 +90,8 @@ class DocumentCompressor(nn.Module):
                 "all codebooks need the same dim, and channel_first=False; got dims "
                 f"{[c.dim for c in codebooks]}"
             )
+        for codebook in codebooks:
+            codebook.exact = True
         self.codebooks = nn.ModuleList(codebooks)
         self.segments = tuple(segments)
 

@@ -119,6 +119,7 @@ class DDCLReadout(nn.Module):
             raise ValueError(
                 "tokens are (B, T, D): the codebook needs channel_first=False, got True"
             )
+        codebook.exact = True
         self.codebook = codebook
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> ReadoutOutput:

@@ -167,8 +167,8 @@ class Ours(Adapter):
 
 OURS = (
     # The usage of a batch is not the mean over its parts' usages.
-    Ours(DDCLCodebook, usage_weight=0.0),
-    Ours(DDCLCodebook, "DDCLCodebook, attention", usage_weight=0.0, engine="attention"),
+    Ours(DDCLCodebook, noise=0.0),
+    Ours(DDCLCodebook, "DDCLCodebook, attention", noise=0.0, engine="attention"),
     Ours(DDCLEMCodebook),
     Ours(DDCLEMCodebook, "DDCLEMCodebook, balance", balance=0.5),
     Ours(VQCodebook),

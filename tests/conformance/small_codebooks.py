@@ -7,7 +7,12 @@ import torch
 from softvq import DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook
 
 DIM, SIZE = 4, 9
-KINDS = {"ddcl": DDCLCodebook, "ddcl-em": DDCLEMCodebook, "vq": VQCodebook, "vq-ema": VQEMACodebook}
+KINDS = {
+    "ddcl": functools.partial(DDCLCodebook, noise=0.0),
+    "ddcl-em": DDCLEMCodebook,
+    "vq": VQCodebook,
+    "vq-ema": VQEMACodebook,
+}
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Quantizers of vector-quantize-pytorch behind softvq's interface: nothing is lost on the way."""
+"""Quantizers of other libraries behind softvq's interface: nothing is lost on the way."""
 
 import math
 
@@ -7,7 +7,8 @@ import torch
 from small_runs import arguments, command
 
 from models import build_model
-from models.peers import PeerStack, peer
+from models.code_bridge import CodeBridge
+from models.peers import PEERS, PeerStack, peer
 from training.config import TrainConfig
 from training.data.splits import load_splits
 from training.trainer import Trainer
@@ -48,7 +49,7 @@ def test_a_stack_of_vector_quantize_is_their_residual_vq(rotation):
         assert torch.equal(level.codebook, layer.codebook)
 
 
-@pytest.mark.parametrize("name", ["vqp-ema", "vqp-rotation", "simvq", "fsq", "lfq"])
+@pytest.mark.parametrize("name", [*PEERS])
 def test_padding_counts_for_nothing_and_a_frozen_peer_stays_as_it_is(name):
     torch.manual_seed(0)
     codebook = peer(name, 4, 16, channel_first=False)
@@ -66,6 +67,43 @@ def test_padding_counts_for_nothing_and_a_frozen_peer_stays_as_it_is(name):
     assert out.quantized[~mask].count_nonzero() == 0
     codebook.after_step(out)
     assert all(torch.equal(value, before[name]) for name, value in codebook.state_dict().items())
+
+
+def test_tokens_of_a_bridge_stand_for_the_codes_that_the_decoder_sees():
+    torch.manual_seed(0)
+    codebook = peer("vqp-bridge", 4, 16, channel_first=False)
+    z = torch.randn(6, 20, 4)
+    codebook(z)  # its k-means
+    stored = codebook.module.codebook.detach().clone()
+    torch.nn.init.normal_(codebook.module._codebook.vq_bridge.recover.weight)
+    codebook.eval()
+    out = codebook(z)
+    assert torch.equal(codebook.decode(out.indices), out.quantized)
+    assert not torch.allclose(codebook.codebook, stored)
+
+
+def test_one_code_s_gradient_moves_the_others_through_the_bridge():
+    torch.manual_seed(0)
+    bridge, codes = CodeBridge(4, 12), torch.randn(1, 12, 4, requires_grad=True)
+    torch.nn.init.normal_(bridge.recover.weight)
+    bridge(codes)[0, 0].sum().backward()
+    assert (codes.grad[0].norm(dim=1) > 0).all()
+
+
+def test_diveq_is_its_authors_package_at_its_defaults():
+    diveq = pytest.importorskip("diveq")
+    torch.manual_seed(0)
+    theirs, ours = diveq.DIVEQ(16, 4, verbose=False), peer("diveq", 4, 16, channel_first=False)
+    ours.module.quantizer.load_state_dict(theirs.state_dict())
+    z = torch.randn(40, 4)
+    for training in (True, False):
+        ours.train(training)
+        torch.manual_seed(1)
+        quantized, indices, _ = (theirs if training else theirs.inference)(z)
+        torch.manual_seed(1)
+        out = ours(z)
+        assert torch.equal(out.quantized, quantized)
+        assert torch.equal(out.indices, indices)
 
 
 def test_the_config_stacks_them_so():

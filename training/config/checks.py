@@ -90,8 +90,8 @@ def _level_conflicts(config: TrainConfig) -> Iterator[str]:
         yield f"{', '.join(asked)}: for several levels only; give --levels, too"
     if model.level_count > 1 and quantizer in LATTICES:
         yield (
-            f"{quantizer} has one level only: of vector-quantize-pytorch's there are "
-            "vqp-ema, vqp-rotation and simvq in levels"
+            f"{quantizer} has one level only: of other libraries' quantizers all but fsq and lfq "
+            "have levels"
         )
     if model.level_count > 1 and quantizer == "none":
         yield "the quantizer none has no codebook, so no levels: leave levels out"

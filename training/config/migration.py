@@ -14,6 +14,10 @@ from .quantizers import read_quantizers
 # What a model config said for every quantizer.
 SHARED = ("commitment", "usage_weight", "balance", "decay", "restart_threshold")
 SOFT_DECAY = 0.9
+# What a run with the recipe paper meant where it gave nothing.
+PAPER = {"commitment": 0.25, "usage_weight": 0.05}
+# What that class had not got yet.
+PLAIN = {"noise": 0.0, "pull": 0.0}
 
 
 def migrate_config(saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,7 +28,8 @@ def migrate_config(saved: Mapping[str, Any]) -> dict[str, Any]:
 
     Example:
         >>> migrate_config({"quantizer": "ddcl", "recipe": "paper", "decay": 0.99})
-        {'quantizer': 'ddcl'}
+        {'quantizer': 'ddcl', 'commitment': 0.25, 'usage_weight': 0.05, 'temperature_end': 1.3, \
+'noise': 0.0, 'pull': 0.0}
     """
     flat = dict(saved)
     recipe = flat.pop("recipe", None)
@@ -34,6 +39,12 @@ def migrate_config(saved: Mapping[str, Any]) -> dict[str, Any]:
     if quantizer == "ddcl" and recipe == "tokens":
         quantizer = "ddcl-em"
         flat.setdefault("balance", 0.0)  # runs of before there was balance go on without
+    elif quantizer == "ddcl":
+        meant = dict(PAPER)
+        if flat.get("temperature_mode", "codes") == "codes":
+            meant["temperature_end"] = min(1.3, flat.get("codebook_size", 512))
+        given = {name: value for name, value in flat.items() if value is not None}
+        flat |= meant | {name: given[name] for name in meant if name in given} | PLAIN
     return _own(flat | {"quantizer": quantizer}, soft_decay=None)
 
 
@@ -46,6 +57,8 @@ def migrate_model_config(saved: Mapping[str, Any]) -> dict[str, Any]:
     flat = dict(saved)
     if flat["quantizer"] == "ddcl-em":
         flat.setdefault("balance", 0.0)
+    elif flat["quantizer"] == "ddcl":
+        flat |= PLAIN
     return _own(flat, soft_decay=SOFT_DECAY)
 
 

@@ -93,6 +93,6 @@ def owners(name: str) -> dict[str, Option]:
 
     Example:
         >>> list(owners("balance"))
-        ['ddcl-em']
+        ['ddcl-em', 'ddcl']
     """
     return {q: own.options[name] for q, own in read_quantizers().items() if name in own.options}

@@ -121,7 +121,7 @@ class QuantizerConfig(_Section):
         options: The arguments of the codebook's constructor that were given.
         temperature_mode: What the schedule sets: T, T/T_c, or codes per token.
         temperature_start: First value of the schedule; default 3 codes or 0.02 T_c; T has none.
-        temperature_end: Last value of the schedule; default 1.05 codes (ddcl: 1.3), 0.002 T_c, or
+        temperature_end: Last value of the schedule; default 1.05 codes, 0.002 T_c, or
             the first T.
         temperature_hold: Share of the training that holds the first value.
         temperature_until: Share of the training at which the last value is reached.
@@ -167,7 +167,8 @@ class OptimizerConfig(_Section):
         lr: Learning rate of encoder and decoder (Adam).
         lr_schedule: Learning rates over the training: falling to zero as a half cosine, or
             constant.
-        epsilon: Ratio of the encoder's to the prototypes' learning rate; default 0.03, for vq 1.
+        epsilon: Ratio of the encoder's to the prototypes' learning rate; default 1, with pull 0
+            0.03.
         batch_size: Images per step.
         epochs: Epochs to train, unless steps are given.
         steps: Steps to train, instead of epochs.

@@ -32,6 +32,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
+# Codes per token at which a schedule ends by default.
+END_CODES = 1.05
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -126,11 +129,6 @@ class TrainConfig:
         return cls.from_options(**flat)
 
     @property
-    def end_codes(self) -> float:
-        """Codes per token at which the quantizer's schedule ends by default."""
-        return 1.3 if self.quantizer.name == "ddcl" else 1.05
-
-    @property
     def temperatures(self) -> tuple[float, float]:
         """First and last value of the schedule, with their defaults filled in.
 
@@ -140,7 +138,7 @@ class TrainConfig:
         quantizer, most = self.quantizer, max(self.model.codebook_sizes)
         start, end = quantizer.temperature_start, quantizer.temperature_end
         if quantizer.temperature_mode == "codes":
-            first, last = min(3.0, most), min(self.end_codes, most)
+            first, last = min(3.0, most), min(END_CODES, most)
         elif quantizer.temperature_mode == "critical":
             first, last = 0.02, 0.002
         elif start is not None:
@@ -157,7 +155,8 @@ class TrainConfig:
         """Epsilon with its default filled in."""
         if self.optimizer.epsilon is not None:
             return self.optimizer.epsilon
-        return 1.0 if self.quantizer.name == "vq" else 0.03
+        # Prototypes that the optimizer alone moves must outrun the encoder, as the paper says.
+        return 0.03 if self.quantizer.settings.get("pull") == 0 else 1.0
 
     def model_config(self, total_steps: int) -> dict[str, Any]:
         """The dict that :func:`models.build_model` takes.

@@ -59,6 +59,14 @@ def test_a_comparison_by_hand(tmp_path, trained):
     assert result["quantizers"]["none"]["mean"]["mse_argmax"] is None
     rows = table(result).splitlines()
     assert [row.split("|")[1].strip() for row in rows[2:]][-1] == "`none`"
+    excess = [row.split("|")[-2].strip() for row in rows]
+    floor = result["quantizers"]["none"]["mean"]["mse_soft"]
+    assert excess[0] == f"excess over {floor:.5f}"
+    assert excess[-1] == "-"
+    assert float(excess[2]) == pytest.approx(
+        min(own["mean"]["mse_argmax"] or 9 for own in result["quantizers"].values()) - floor,
+        abs=1e-5,
+    )
     plot(result, plan.out / "compare.png")
     for name in ("compare.json", "compare.md", "compare.png"):
         assert (plan.out / name).stat().st_size > 100

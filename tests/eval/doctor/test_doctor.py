@@ -90,14 +90,17 @@ EMA = {"quantizer": "vq-ema"}
 SHARED = EMA | {"shared_scale": True}
 WARM = {"temperature_mode": "critical", "temperature_start": 0.9, "temperature_end": 0.9}
 SOFT = {"quantizer": "ddcl", "temperature_start": 6.0, "temperature_end": 6.0, "epochs": 2}
-COLD = {"quantizer": "ddcl", "temperature_mode": "constant", "temperature_start": 1e-6, "epochs": 1}
+COLD = {
+    "quantizer": "ddcl", "noise": 0.0, "temperature_mode": "constant", "temperature_start": 1e-6,
+    "epochs": 1,
+}  # fmt: skip
 MANY = {"codebook_size": 512, "limit_train": 64, "epochs": 1}
 # (options, what is done to the checkpoint, finding, severity, evidence as a pattern, advice)
 SICK: list[tuple[dict[str, Any], Callable[[State], object] | None, str, str, str, str]] = [
     (WARM, None, "near-collapse", "warning", "", ""),
-    (SOFT, None, "too-soft", "", r"ended at [56]\.\d\d codes per token", "--temperature-end 1.3"),
-    ({"quantizer": "ddcl", "epsilon": 1.0, "epochs": 1}, None, "epsilon", "severe", "outruns",
-     "--epsilon 0.03"),
+    (SOFT, None, "too-soft", "", r"ended at [56]\.\d\d codes per token", "--temperature-end 1.05"),
+    ({"quantizer": "ddcl", "pull": 0.0, "epsilon": 1.0, "epochs": 1}, None, "epsilon", "severe",
+     "outruns", "--epsilon 0.03"),
     (MANY, None, "too-many-codes", "severe", "1,024 tokens for 512 codes, 2.0 each", ""),
     ({"quantizer": "vq", "codebook_size": 256}, None, "never-recovered", "severe", "",
      "--quantizer vq-ema"),

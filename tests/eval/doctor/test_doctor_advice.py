@@ -203,9 +203,9 @@ def test_softness_names_the_criterion_that_fired(share, ratio, named, absent):
     [
         ({"quantizer": "vq", "lr": 0.5, "epsilon": 1.0}, 1.0),
         ({"quantizer": "ddcl", "lr": 0.3}, 1.0),
-        ({"quantizer": "ddcl", "lr": 0.02}, 1.0),
-        ({"quantizer": "ddcl", "epsilon": 1.0}, 1.0),
-        ({"quantizer": "ddcl", "epsilon": 1.0, "lr": 0.02}, 1.0),
+        ({"quantizer": "ddcl", "lr": 0.02, "epsilon": 0.03}, 1.0),
+        ({"quantizer": "ddcl", "pull": 0.0, "epsilon": 1.0}, 1.0),
+        ({"quantizer": "ddcl", "pull": 0.0, "epsilon": 1.0, "lr": 0.02}, 1.0),
         ({"quantizer": "vq", "epsilon": 3.0}, 0.05),
     ],
 )

@@ -64,7 +64,7 @@ def tiny(**options: object) -> torch.nn.Module:
 
 def test_the_flow_through_a_soft_code_is_its_jacobian():
     """Its closed form: 2 / T times the covariance of the prototypes under q."""
-    model = tiny(quantizer="ddcl", temperature_mode="constant", temperature_start=0.7)
+    model = tiny(quantizer="ddcl", noise=0.0, temperature_mode="constant", temperature_start=0.7)
     images = torch.rand(3, 3, 16, 16)
     with torch.no_grad():
         z = model.encode(images)

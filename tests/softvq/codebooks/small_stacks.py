@@ -10,7 +10,10 @@ KINDS = [DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook]
 
 def stack_of(*kinds, pools=None, size=9, shape=(8, 8, 8), **options):
     torch.manual_seed(0)
-    stack = CodebookStack([kind(DIM, size) for kind in kinds], pools, **options)
+    # The noise of the last level is tested by itself.
+    quiet = [{"noise": 0.0} if kind is DDCLCodebook else {} for kind in kinds]
+    levels = [kind(DIM, size, **own) for kind, own in zip(kinds, quiet, strict=True)]
+    stack = CodebookStack(levels, pools, **options)
     stack.initialize(in_layout(torch.randn(*shape, DIM), stack))
     return stack
 

@@ -102,7 +102,7 @@ def test_tokens_correct_the_level_before():
 
 @pytest.mark.parametrize("pools", [[1, 1, 1], [4, 2, 1]])
 def test_soft_gradients_reach_every_level_and_the_latents_exactly(pools):
-    stack = CodebookStack([DDCLCodebook(2, 3) for _ in pools], pools).double()
+    stack = CodebookStack([DDCLCodebook(2, 3, noise=0.0) for _ in pools], pools).double()
     z = torch.randn(1, 4, 4, 2, dtype=torch.float64, requires_grad=True)
     parameters = tuple(stack.parameters())
     assert len(parameters) == 3

@@ -102,8 +102,12 @@ def test_another_quantizer_drops_what_it_lacks():
     config = config_of(balance=0.5, commitment=0.2, lr=0.01)
     other = config.replace(quantizer="vq", epochs=3)
     assert other == config_of(quantizer="vq", commitment=0.2, lr=0.01, epochs=3)
-    with pytest.raises(UserError, match="--balance is for ddcl-em, not for vq"):
+    with pytest.raises(UserError, match="--balance is for ddcl-em and ddcl, not for vq"):
         config.replace(quantizer="vq", balance=0.5)
+
+
+# What the recipe paper meant by default, and what its codebook had not got yet.
+PAPER = {"temperature_end": 1.3, "noise": 0.0, "pull": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +118,10 @@ def test_another_quantizer_drops_what_it_lacks():
         ({"quantizer": "ddcl", "recipe": "tokens", "decay": 0.99, "lr": 0.1},
          {"quantizer": "ddcl-em", "balance": 0.0, "lr": 0.1}),
         ({"quantizer": "ddcl", "recipe": "paper", "usage_weight": 0.1, "balance": None,
-          "decay": 0.99}, {"quantizer": "ddcl", "usage_weight": 0.1}),
+          "decay": 0.99}, {"quantizer": "ddcl", "usage_weight": 0.1, "commitment": 0.25} | PAPER),
+        ({"quantizer": "ddcl", "recipe": "paper", "commitment": 0.1, "codebook_size": 1},
+         {"quantizer": "ddcl", "codebook_size": 1, "commitment": 0.1, "usage_weight": 0.05}
+         | PAPER | {"temperature_end": 1}),
         ({"quantizer": "vq", "recipe": "tokens", "decay": 0.9, "balance": 0.3},
          {"quantizer": "vq", "decay": 0.9}),
         ({"quantizer": "fsq", "recipe": "tokens", "decay": 0.99, "commitment": 1.0},
@@ -133,7 +140,7 @@ def test_models_of_the_last_version_are_built_as_then():
     shape = {"hidden_channels": 8, "codebook_size": 4}
     kept = {
         "ddcl-em": shared | {"decay": 0.9, "balance": 0.0},
-        "ddcl": shared | {"decay": 0.9},
+        "ddcl": shared | {"decay": 0.9, "noise": 0.0, "pull": 0.0},
         "vq": {name: shared[name] for name in ("commitment", "decay", "restart_threshold")},
         "none": {},
     }
@@ -157,7 +164,7 @@ def test_every_quantizer_builds_from_the_config(quantizer):
     ("mode", "given", "expected"),
     [
         ("codes", {}, (3.0, 1.05)),
-        ("codes", {"quantizer": "ddcl"}, (3.0, 1.3)),
+        ("codes", {"quantizer": "ddcl"}, (3.0, 1.05)),
         ("codes", {"temperature_start": 5.0}, (5.0, 1.05)),
         ("critical", {}, (0.02, 0.002)),
         ("critical", {"temperature_end": 0.01}, (0.02, 0.01)),
@@ -188,8 +195,9 @@ def test_defaults_that_depend_on_the_quantizer():
 
     # The textbook baseline gets none of the remedies.
     assert of("vq") == (False, 1.0, 0.0)
-    assert of("vq-ema") == (True, 0.03, 0.1)
-    assert of("ddcl") == of("ddcl-em") == (True, 0.03, 0.02)
+    assert of("vq-ema") == (True, 1.0, 0.1)
+    assert of("ddcl") == of("ddcl-em") == (True, 1.0, 0.02)
+    assert of("ddcl", pull=0.0) == (True, 0.03, 0.02)
     given = {"init": "kmeans", "epsilon": 0.5, "restart_threshold": 0.3}
     assert {of(quantizer, **given) for quantizer in OWN} == {(True, 0.5, 0.3)}
-    assert of("ddcl", init="random", restart_threshold=0.0) == (False, 0.03, 0.0)
+    assert of("ddcl", init="random", restart_threshold=0.0) == (False, 1.0, 0.0)
