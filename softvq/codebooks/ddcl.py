@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..functional import critical_factor, substitute_noise
-from .interface import CodebookOutput
+from ..functional import critical_factor
 from .soft import SoftCodebook
 from .temperature import TemperatureController
 
@@ -23,12 +21,12 @@ class DDCLCodebook(SoftCodebook):
     https://arxiv.org/abs/2604.03850; the placement of T and the weights are our choice.
 
     Where assignments are nearly hard, as tokens want them, z̄ hardly moves with z, and its
-    derivative would teach the encoder nothing. In training the decoder therefore gets z with an
-    error of the length that z̄ has, in a random direction u of length 1:
+    derivative would teach the encoder nothing. In training the decoder therefore gets of most
+    tokens z with an error of the length that z̄ has, in a random direction u of length 1:
     ``z + |z - z̄| u``. Its derivative teaches the encoder to lower what the decoder loses, and how
-    far its latents lie from their codes. This is the noise substitution of Vali and Bäckström
-    (NSVQ, IEEE Access 10, 2022), on a soft code. In eval mode the output is z̄ itself, and with
-    ``noise=0`` it always is, as in the source paper.
+    far its latents lie from their codes. The other tokens show the decoder their codes. This is the
+    noise substitution of Vali and Bäckström (NSVQ, IEEE Access 10, 2022), on a soft code. In eval
+    mode the output is z̄ itself, and with ``noise=0`` it always is, as in the source paper.
 
     A soft code is a continuous latent. The discrete token is the nearest prototype, and
     ``decode(indices)``, or ``hard=True``, gives the code that it stands for.
@@ -44,7 +42,9 @@ class DDCLCodebook(SoftCodebook):
             ``4 lambda_max / variance_weight``.
         usage_weight: Weight of ``KL(usage || uniform)`` in the loss, >= 0; the usage is that of one
             call, so of each part where gradients are accumulated over parts of a batch.
-        noise: Share of the tokens, in [0, 1], whose error has a random direction in training.
+        noise: Share of the tokens, in [0, 1], whose error has a random direction in training. In
+            long trainings a decoder that sees nothing else learns to read z through the noise,
+            which is no help to tokens.
         pull: Share of a step of soft EM, in [0, 1], that :meth:`after_step` moves the prototypes
             by, beside what the optimizer does; see :class:`DDCLEMCodebook`. 0 leaves them to
             the optimizer, as in the source paper.
@@ -92,7 +92,7 @@ class DDCLCodebook(SoftCodebook):
         commitment: float = 0.1,
         variance_weight: float = 1.0,
         usage_weight: float = 0.0,
-        noise: float = 1.0,
+        noise: float = 0.7,
         pull: float = 1.0,
         balance: float = 0.3,
         decay: float = 0.9,
@@ -113,15 +113,6 @@ class DDCLCodebook(SoftCodebook):
             raise ValueError(f"noise must lie in [0, 1], got {noise}")
         self.noise = noise
         self.codebook = nn.Parameter(torch.randn(codebook_size, dim))
-
-    def _quantize(
-        self, latents: Tensor, codebook: Tensor, mask: Tensor | None, hard: bool
-    ) -> CodebookOutput:
-        out = super()._quantize(latents, codebook, mask, hard)
-        if hard or self.exact or not (self.training and self.noise):
-            return out
-        noisy = substitute_noise(latents, out.quantized, self.noise)
-        return replace(out, quantized=noisy)
 
 
 class DDCLEMCodebook(SoftCodebook):

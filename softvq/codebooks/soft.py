@@ -14,6 +14,7 @@ from ..functional import (
     mean_shift,
     soft_quantize,
     soft_quantize_attention,
+    substitute_noise,
     token_weights,
     widest_dtype,
 )
@@ -38,9 +39,11 @@ class SoftCodebook(Codebook):
         critical_temperature: Scalar buffer, T_c of that covariance.
         critical_factor: ``critical_temperature`` over the largest eigenvalue of ``covariance``: see
             :func:`softvq.functional.critical_factor`.
+        noise: Share of the tokens whose error has a random direction in training.
         running_usage: (K,) buffer, running mean assignment; it sums to one but for restarts.
     """
 
+    noise: float = 0.0
     temperature: Tensor
     covariance: Tensor
     critical_temperature: Tensor
@@ -93,8 +96,13 @@ class SoftCodebook(Codebook):
         loss = self.commitment * (losses["loss_ols"] + self.variance_weight * losses["variance"])
         if self.usage_weight:
             loss = loss + self.usage_weight * losses["usage_kl"]
+        quantized = code.quantized
+        if hard:
+            quantized = self._vectors(code.indices)
+        elif self.noise and self.training and not self.exact:
+            quantized = substitute_noise(latents, quantized, self.noise)
         return CodebookOutput(
-            quantized=self._vectors(code.indices) if hard else code.quantized,
+            quantized=quantized,
             indices=code.indices,
             loss=loss,
             losses=losses,

@@ -9,7 +9,7 @@ from softvq import CodebookStack, DDCLCodebook, DDCLEMCodebook
 
 def test_in_training_the_error_keeps_its_length_and_loses_its_direction():
     torch.manual_seed(0)
-    codebook, z = DDCLCodebook(3, 8), torch.randn(4000, 3)
+    codebook, z = DDCLCodebook(3, 8, noise=1.0), torch.randn(4000, 3)
     codebook.initialize(z)
     noisy, soft = codebook(z), codebook.eval()(z)
     assert torch.equal(noisy.indices, soft.indices)
@@ -45,7 +45,7 @@ def test_the_noisy_code_has_an_exact_derivative(noise):
 
 
 def test_a_latent_on_its_prototype_has_a_finite_gradient():
-    codebook = DDCLCodebook(2, 1)
+    codebook = DDCLCodebook(2, 1, noise=1.0)
     z = codebook.codebook.detach().clone().requires_grad_()
     codebook(z).quantized.sum().backward()
     assert torch.equal(z.grad, torch.ones(1, 2))
@@ -78,7 +78,7 @@ def test_shares_lie_between_none_and_all(name):
 
 def test_the_noise_of_a_stack_is_the_last_level_s_and_as_long_as_the_whole_error():
     torch.manual_seed(0)
-    stack = CodebookStack([DDCLCodebook(3, 9) for _ in range(3)])
+    stack = CodebookStack([DDCLCodebook(3, 9, noise=1.0) for _ in range(3)])
     z = torch.randn(50, 3, requires_grad=True)
     stack.initialize(z)
     noisy, soft = stack(z), stack.eval()(z)
