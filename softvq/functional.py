@@ -113,7 +113,7 @@ def substitute_noise(z: Tensor, codes: Tensor, share: float = 1.0) -> Tensor:
 
     Example:
         >>> z = torch.zeros(2, 3)
-        >>> substitute_noise(z, torch.tensor([[3.0, 0.0, 4.0], [0.0, 0.0, 1.0]])).norm(dim=1)
+        >>> substitute_noise(z, torch.tensor([[3.0, 0.0, 4.0], [0.0, 0.0, 1.0]])).norm(dim=1).round()
         tensor([5., 1.])
     """
     square = (z - codes).square().sum(dim=1, keepdim=True)  # (N, 1)

@@ -100,7 +100,7 @@ def test_measures_are_those_of_numpy():
     largest, total = np.linalg.eigvalsh(covariance)[-1], np.trace(covariance)
     usage = q.mean(0)
     expected = {
-        "temperature_ratio": 0.7 / (4 * largest), "utilization": len(set(d.argmin(1))) / 5,
+        "temperature_ratio": 0.7 / (2 * largest), "utilization": len(set(d.argmin(1))) / 5,
         "soft_perplexity": np.exp(-(usage * np.log(usage)).sum()),
         "codes_per_token": np.exp(-(q * np.log(q)).sum(1).mean()),
         "argmax_error": d.min(1).mean() / total, "largest_variance": largest,
