@@ -38,7 +38,7 @@ def sounds(count: int) -> tuple[Tensor, Tensor]:
     return waves[:, None], time < lengths[:, None]
 
 
-def main(padding: float = 0.0) -> tuple[list[float], Utilization]:
+def main(padding: float = 0.0, steps: int = 150) -> tuple[list[float], Utilization]:
     """Train with some value after the end of every sound; the errors, and the codes used."""
     torch.manual_seed(0)
     waves, mask = sounds(256)
@@ -49,7 +49,7 @@ def main(padding: float = 0.0) -> tuple[list[float], Utilization]:
     model.codebook.initialize(latents.movedim(1, -1)[tokens].T[None])
     optimizer = torch.optim.Adam(two_timescale_groups(model, lr=3e-3))
     errors = []
-    for step in range(150):
+    for step in range(steps):
         batch = slice(step % 4, None, 4)
         out = model.codebook(model.encoder(waves[batch]), tokens[batch])
         difference = model.decoder(out.quantized) - waves[batch]

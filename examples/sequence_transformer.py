@@ -47,7 +47,7 @@ def sequences(count: int, padding: int) -> tuple[Tensor, Tensor]:
     return torch.where(mask, tokens, padding), mask
 
 
-def main(padding: int = 0) -> tuple[list[float], float]:
+def main(padding: int = 0, steps: int = 100) -> tuple[list[float], float]:
     """Train; the errors, and the share of tokens that their codes give back."""
     torch.manual_seed(0)
     tokens, mask = sequences(256, padding)
@@ -55,7 +55,7 @@ def main(padding: int = 0) -> tuple[list[float], float]:
     model.codebook.initialize(model.encode(tokens, mask)[mask])
     optimizer = torch.optim.Adam(two_timescale_groups(model, lr=5e-3))
     errors = []
-    for step in range(100):
+    for step in range(steps):
         batch = slice(step % 4, None, 4)
         logits, out = model(tokens[batch], mask[batch])
         error = F.cross_entropy(logits[mask[batch]], tokens[batch][mask[batch]])

@@ -112,8 +112,8 @@ def substitute_noise(z: Tensor, codes: Tensor, share: float = 1.0) -> Tensor:
         (N, D): ``z + |z - codes| u``, u uniform on the unit sphere.
 
     Example:
-        >>> z = torch.zeros(2, 3)
-        >>> substitute_noise(z, torch.tensor([[3.0, 0.0, 4.0], [0.0, 0.0, 1.0]])).norm(dim=1)
+        >>> codes = torch.tensor([[3.0, 0.0, 4.0], [0.0, 0.0, 1.0]])
+        >>> substitute_noise(torch.zeros(2, 3), codes).norm(dim=1).round()
         tensor([5., 1.])
     """
     square = (z - codes).square().sum(dim=1, keepdim=True)  # (N, 1)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image
+from small_runs import without_figures
 
 import softvq
 import train
@@ -45,7 +46,8 @@ def assert_like(found, wanted, where: str = "") -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_an_earlier_run_resumes_to_the_figures_of_its_own_version(name, tmp_path):
+def test_an_earlier_run_resumes_to_the_figures_of_its_own_version(name, tmp_path, monkeypatch):
+    without_figures(monkeypatch)
     folder = run_of(name, tmp_path)
     arguments = ["--resume", "--out", str(folder), "--epochs", "2"]
     result = CliRunner().invoke(train.main, arguments)

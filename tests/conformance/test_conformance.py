@@ -24,15 +24,17 @@ def recorded():
     }
 
 
-# Each exports two graphs.
-ROWS = [pytest.param(row, marks=pytest.mark.slow if "ONNX" in row else []) for row in CHECKS]
+def rows(*slow):
+    """All checks, those of graphs of some kinds marked as slow."""
+    marks = {row: [pytest.mark.slow] * any(kind in row for kind in slow) for row in CHECKS}
+    return pytest.mark.parametrize("row", [pytest.param(row, marks=marks[row]) for row in CHECKS])
 
 
 def named(adapters):
     return pytest.mark.parametrize("adapter", adapters, ids=lambda adapter: adapter.name)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@rows("ONNX")
 @named(OURS)
 def test_softvq_passes(row, adapter):
     try:
@@ -48,7 +50,7 @@ def test_the_page_has_every_check_and_says_that_softvq_passes_them_all():
 
 
 @pytest.mark.skipif(not PEERS, reason=f"{PACKAGE} is not installed")
-@pytest.mark.parametrize("row", ROWS)
+@rows("ONNX", "torch.")
 @named(PEERS)
 def test_the_page_says_what_this_run_finds(row, adapter):
     try:

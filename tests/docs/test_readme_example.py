@@ -42,9 +42,16 @@ def with_peer():
     return "from vector_quantize_pytorch import VectorQuantize\n" + source
 
 
-def test_every_code_is_used_and_the_error_is_no_larger_than_the_peers():
+@pytest.fixture(scope="module")
+def ours():
+    return run(SOURCE)
+
+
+def test_every_code_is_used(ours):
+    assert ours[1] == 128
+
+
+@pytest.mark.slow
+def test_the_error_is_no_larger_than_the_peers(ours):
     pytest.importorskip("vector_quantize_pytorch")
-    error, used = run(SOURCE)
-    peer_error, _ = run(with_peer())
-    assert used == 128
-    assert error <= peer_error, (error, peer_error)
+    assert ours[0] <= run(with_peer())[0]

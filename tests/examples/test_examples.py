@@ -68,9 +68,9 @@ def test_sounds_of_unequal_length():
     assert used.utilization == 1
     # 256 sounds of 8 to 32 tokens; padding is not counted.
     assert 256 * 8 < used.counts.sum() < 256 * 32
-    padded, others = main(padding=100.0)
-    assert padded == errors
-    assert torch.equal(used.counts, others.counts)
+    padded, others = main(padding=100.0, steps=10)
+    assert padded == errors[:10]
+    assert others.counts.sum() == used.counts.sum()
 
 
 def test_sequences_of_unequal_length():
@@ -78,7 +78,7 @@ def test_sequences_of_unequal_length():
     errors, right = main()
     assert min(errors[:3]) > 20 * max(errors[-3:])
     assert right > 0.98
-    assert main(padding=7) == (errors, right)
+    assert main(padding=7, steps=10)[0] == errors[:10]
 
 
 @pytest.mark.filterwarnings("ignore")  # of Lightning and Accelerate themselves

@@ -1,7 +1,5 @@
 """SharedScaleNorm: one variance for all channels; else batch normalisation."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -49,20 +47,6 @@ def test_one_channel_is_batch_normalisation_in_state_gradient_and_modes():
     for name, value in ours.state_dict().items():
         torch.testing.assert_close(value, theirs.state_dict()[name])
     torch.testing.assert_close(ours.eval()(latents(9)[:, :1]), theirs.eval()(latents(9)[:, :1]))
-
-
-def test_eval_normalises_by_the_running_statistics_and_keeps_them():
-    norm = SharedScaleNorm(3)
-    for seed in range(150):
-        norm(latents(seed, batch=20))
-    before = copy.deepcopy(norm.eval().state_dict())
-    out = norm(latents(200, batch=500))
-    assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
-    assert out.mean(dim=(0, 2, 3)).abs().max() < 0.1
-    variances = out.var(dim=(0, 2, 3))
-    assert variances.mean() == pytest.approx(1, abs=0.05)
-    assert variances[2] / variances[1] == pytest.approx(25, rel=0.1)
-    assert norm.running_var.unique().numel() == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

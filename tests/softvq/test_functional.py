@@ -16,7 +16,6 @@ from softvq.functional import (
     soft_quantize,
     soft_quantize_attention,
     squared_distances,
-    token_weights,
     usage_divergence,
 )
 
@@ -123,22 +122,6 @@ def test_the_loss_splits_exactly(dtype, tolerance, relative, offset):
     np.testing.assert_allclose(code.loss_ols + code.variance, expected, rtol=tolerance)
 
 
-def test_duplicated_prototypes_share_one_assignment():
-    z, p = drawn(1, 6, 3, 4)
-    doubled = torch.cat([p, p[:1]])
-    q = assignment(z, doubled, 2.0)
-    assert torch.equal(q[:, 0], q[:, 3])
-    # A prototype of twice the weight, by hand.
-    weight = torch.exp(-torch.cdist(z, p).square() / 2.0) * torch.tensor([2.0, 1.0, 1.0])
-    torch.testing.assert_close(
-        torch.cat([q[:, :1] + q[:, 3:], q[:, 1:3]], dim=1), weight / weight.sum(dim=1, keepdim=True)
-    )
-    code = soft_quantize(z, p[:1].expand(5, -1), 2.0)
-    torch.testing.assert_close(code.quantized, p[:1].expand(6, -1))
-    assert code.variance.abs().max() < 1e-14
-    assert code.usage_kl.abs() < 1e-14
-
-
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("temperature", [0.5, 20.0])
 def test_gradcheck(temperature, masked):
@@ -182,15 +165,6 @@ def test_variance_bounds_the_gap_to_the_token(seed, exponent):
     assert (gap <= code.variance / top + 1e-12).all()
 
 
-def test_assignments_at_both_ends_of_the_temperature():
-    z, p = drawn(4, 20, 8, 3, torch.float32)
-    cold, hot = soft_quantize(z, p, 1e-4), soft_quantize(z, p, 1e6)
-    torch.testing.assert_close(cold.quantized, p[cold.indices])
-    torch.testing.assert_close(hot.quantized, p.mean(dim=0).expand(20, -1), rtol=0, atol=1e-4)
-    torch.testing.assert_close(hot.entropy, torch.full((20,), math.log(8)))
-    assert cold.entropy.max() < 1e-2
-
-
 def test_squared_distances_keep_their_digits_far_from_the_origin():
     z, p = drawn(5, 12, 7, 3, torch.float32, offset=1000.0)
     expected = (z.double()[:, None] - p.double()).square().sum(dim=2)
@@ -203,13 +177,6 @@ def test_nearest_codes_in_blocks(chunk):
     z, p = drawn(6, 50, 16, 4)
     expected = [int(np.argmin([np.sum((a - b) ** 2) for b in p.numpy()])) for a in z.numpy()]
     assert nearest_codes(z, p, chunk_elements=chunk).tolist() == expected
-
-
-def test_token_weights():
-    z = torch.zeros(4, 2)
-    assert token_weights(None, z).tolist() == [0.25] * 4
-    assert token_weights(torch.tensor([True, False, True, False]), z).tolist() == [0.5, 0, 0.5, 0]
-    assert token_weights(torch.zeros(4, dtype=torch.bool), z).tolist() == [0.0] * 4
 
 
 def test_usage_divergence_closed_forms():

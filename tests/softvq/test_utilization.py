@@ -16,7 +16,6 @@ from softvq import (
     UtilizationTracker,
     VQCodebook,
     VQEMACodebook,
-    perplexity_of,
 )
 
 
@@ -43,22 +42,6 @@ def test_counts_are_exact_over_batches_and_masks(size, seeds, masked):
     p = counts[counts > 0] / max(counts.sum(), 1)
     expected = math.exp(-(p * np.log(p)).sum()) if counts.sum() else 0.0
     assert usage.perplexity == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected"),
-    [
-        ([7], 1.0),
-        ([0, 0, 3], 1.0),
-        ([5, 5, 5, 5], 4.0),
-        ([1, 1, 0, 0], 2.0),
-        ([3, 1], 4 / 27**0.25),
-        ([0, 0], 0.0),
-        ([10**12, 10**12], 2.0),
-    ],
-)
-def test_perplexity_closed_forms(counts, expected):
-    assert perplexity_of(torch.tensor(counts)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])

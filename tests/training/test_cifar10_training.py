@@ -8,6 +8,7 @@ import pytest
 from small_runs import checkpoint, metrics, without_figures
 
 import train
+from eval.doctor import diagnose
 from eval.report.evaluate import evaluate_run
 from training.config import TrainConfig
 
@@ -81,10 +82,13 @@ def test_tokens_reconstruct_real_images(runs):
         assert errors == sorted(errors, reverse=True), name
 
 
-def test_the_decomposition_holds_in_every_line(runs):
-    for folder in runs.values():
-        for line in metrics(folder):
-            assert line["loss_q"] == pytest.approx(line["loss_ols"] + line["variance"], rel=1e-5)
+@pytest.mark.parametrize(
+    ("quantizer", "sick"),
+    [("ddcl-em", set()), ("vq", {"collapsed", "never-recovered"}), ("vq-ema", set())],
+)
+def test_the_doctor_finds_the_collapse_and_nothing_else(runs, quantizer, sick):
+    found = diagnose(runs[quantizer], device="cpu", images=600)
+    assert {finding.name for finding in found if finding.severity == "severe"} == sick
 
 
 def test_the_report_agrees_with_the_log(runs, cifar10_dir):

@@ -49,9 +49,9 @@ def runs(tmp_path_factory):
         return {name: run_small(root / name, epochs=1, **options) for name, options in RUNS.items()}
 
 
-@pytest.mark.parametrize("name", ["pyramid", "vqvae2"])
-def test_a_run_of_levels_goes_on_where_it_was_stopped(tmp_path, name):
-    options = RUNS[name] | {"quantizer": "vq-ema", "lr_schedule": "constant", "level_dropout": 0.3}
+def test_a_run_of_levels_goes_on_where_it_was_stopped(tmp_path):
+    options = RUNS["vqvae2"] | {"quantizer": "vq-ema", "lr_schedule": "constant"}
+    options |= {"level_dropout": 0.3}
     whole = run_small(tmp_path / "whole", **options)
     out = run_small(tmp_path / "run", **options, epochs=1)
     assert command("--resume", "--epochs", 2, "--out", out).exit_code == 0

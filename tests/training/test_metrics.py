@@ -180,19 +180,6 @@ def test_losses_are_those_of_the_definitions():
     assert figures["temperature_ratio"] == pytest.approx(ratio)
 
 
-def test_an_identity_codebook_has_no_figures_of_tokens():
-    data = byte_images(6)
-    model = model_of("none", data)
-    figures = evaluate_split(model, data, image_sums=image_sums)
-    recons = model.reconstruct(data.float() / 255, "soft")
-    expected = mean_reference(recons, data.float() / 255)
-    assert figures["mse_soft"] == pytest.approx(expected["mse"], abs=1e-7)
-    assert figures["ssim_soft"] == pytest.approx(expected["ssim"], abs=1e-6)
-    none = {"mse_argmax", "psnr_argmax", "utilization", "dead_codes", "perplexity",
-            "codes_per_token", "temperature", "temperature_ratio"}  # fmt: skip
-    assert {name for name, value in figures.items() if value is None} == none
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_evaluation_leaves_the_model_as_it_was(training):
     data = byte_images(6)
@@ -203,19 +190,6 @@ def test_evaluation_leaves_the_model_as_it_was(training):
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     second = evaluate_split(model.eval(), data)
     assert first["mse_argmax"] == second["mse_argmax"]
-
-
-def test_progress_sees_every_batch():
-    data = byte_images(7)
-    seen: list[int] = []
-
-    def progress(parts):
-        for part in parts:
-            seen.append(len(part))
-            yield part
-
-    evaluate_split(model_of("vq", data), data, batch_size=3, progress=progress)
-    assert seen == [3, 3, 1]
 
 
 def test_squared_errors_by_hand():

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from small_runs import (
-    metrics,
-)
+from small_runs import metrics
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from models import build_model
-from training.figures.reconstructions import reconstruction_grid
 from training.run_log import RunLog, read_metrics, table_header, table_row
 
 
@@ -59,18 +54,3 @@ def test_the_table_lines_up(missing):
     expected = "12 1.2346 0.01235 0.02346 21.23 98.7% 7 431.3 2.35 0.0123 1234"
     assert row.split() == (["12"] + ["-"] * 10 if missing else expected.split())
     assert header.split()[:3] == ["epoch", "loss", "soft"]
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_a_grid_is_made_in_eval_mode_and_leaves_the_model_as_it_was(training):
-    torch.manual_seed(0)
-    config = {"hidden_channels": 8, "residual_channels": 8, "codebook_size": 8, "codebook_dim": 4}
-    model = build_model(config).train(training)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    images = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
-    grid = reconstruction_grid(model, images)
-    assert grid.shape == (3, 3 * 17 + 1, 5 * 17 + 1)
-    assert 0 <= grid.min() <= grid.max() <= 1
-    torch.testing.assert_close(grid[:, 1:17, 18:34], images[1] / 255)
-    assert model.training == training
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

@@ -69,8 +69,9 @@ def test_equal_images_have_no_distance_and_both_have_a_gradient(squeeze):
     assert not any(p.requires_grad for p in squeeze.parameters())
 
 
-@pytest.mark.parametrize("net", NETS)
-@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(
+    ("net", "alone"), [("squeeze", True), ("alex", False), ("alex", True), ("vgg", True)]
+)
 def test_every_feature_of_a_file_is_in_the_network(net, alone, random_weights, tmp_path):
     """From a whole classifier, or from its features alone."""
     state = torch.load(random_weights[net], weights_only=True)
@@ -88,14 +89,6 @@ def test_every_feature_of_a_file_is_in_the_network(net, alone, random_weights, t
         outputs = tower(torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(1)))
     # The package's layers may work in place, the last of each slice does not change later.
     assert all(any(o.shape == s.shape and torch.allclose(o, s) for s in seen) for o in outputs)
-
-
-def test_linear_layers_are_the_trained_ones(random_weights):
-    """Of the package, positive, and not of the random features."""
-    first, second = (PerceptualDistance("alex", random_weights["alex"]) for _ in range(2))
-    for a, b in zip(first.network.lins.parameters(), second.network.lins.parameters(), strict=True):
-        assert torch.equal(a, b)
-        assert a.min() >= 0
 
 
 def test_grey_images_are_repeated_and_sizes_are_scaled(squeeze, squeeze_file):
@@ -198,7 +191,7 @@ def test_the_loss_has_the_distance_times_its_weight(tmp_path, squeeze_file):
 
 def test_training_with_it_lowers_the_distance(tmp_path, squeeze_file, monkeypatch):
     without_figures(monkeypatch)
-    options = {"lpips_weights": str(squeeze_file), "perceptual_weight": 5.0, "epochs": 4}
+    options = {"lpips_weights": str(squeeze_file), "perceptual_weight": 5.0, "limit_train": 128}
     folder = run_small(tmp_path / "with", **options)
     values = [line["lpips"] for line in metrics(folder) if line["split"] == "train"]
     assert values[-1] < values[0]

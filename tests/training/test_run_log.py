@@ -163,18 +163,6 @@ def test_the_test_split_chooses_nothing(runs, tmp_path, monkeypatch, quantizer):
         assert (before == after) == (before["split"] != "test")
 
 
-def test_the_best_epoch_of_a_run_is_in_its_own_log(runs):
-    for quantizer in QUANTIZERS:
-        lines = [line for line in metrics(runs[quantizer]) if line["split"] == "val"]
-        best = min(lines, key=lambda line: line["mse_argmax"])
-        saved = checkpoint(runs[quantizer], "best.pt")
-        assert (saved["step"], saved["best"]) == (best["step"], best["mse_argmax"])
-        images = data_splits.load_splits("patches", limit_train=1, limit_test=64).val
-        again = training_metrics.evaluate_split(load_model(saved), images)
-        # Another memory layout, hence another rounding, than in training.
-        assert again["mse_argmax"] == pytest.approx(best["mse_argmax"], rel=1e-5)
-
-
 # --- TensorBoard --------------------------------------------------------------------------------
 
 

@@ -151,7 +151,7 @@ def test_flat_images_and_a_single_code_train(tmp_path):
         assert (line["utilization"], line["perplexity"]) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("quantizer", ["ddcl-em", "ddcl", "vq", "vq-ema"])
+@pytest.mark.parametrize("quantizer", ["ddcl-em", "vq"])
 def test_equal_seeds_give_equal_weights_and_others_do_not(tmp_path, quantizer):
     torch.manual_seed(123)
     first = checkpoint(run_small(tmp_path / "1", quantizer=quantizer, steps=5, seed=5))

@@ -9,6 +9,7 @@ import pytest
 from small_runs import without_figures
 
 from eval.compare import plan as plan_module
+from eval.compare import report
 
 
 class InProcess(contextlib.nullcontext):
@@ -28,7 +29,7 @@ class InProcess(contextlib.nullcontext):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Runs train in this process, without pictures; the folders, in order."""
+    """Runs train in this process, nothing is drawn; the folders, in order."""
     done = []
 
     def record(config, **options):
@@ -36,6 +37,7 @@ def trained(monkeypatch):
         return real(config, **options)
 
     without_figures(monkeypatch)
+    monkeypatch.setattr(report, "plot", lambda *_: None)
     real = plan_module.train
     monkeypatch.setattr(plan_module, "train", record)
     for pool in ("ThreadPoolExecutor", "ProcessPoolExecutor"):

@@ -21,7 +21,7 @@ from training.errors import UserError
         ("vq", {"lrs": (0.001, 0.001)}, "each quantizer and each learning rate once"),
         ("vq", {"lrs": (0.001, -1.0)}, "lr must be more than 0"),
         ("vq:paper", {}, "train.py has no option 'paper'"),
-        ("vq:balance=0.5", {}, "--balance is for ddcl-em, not for vq"),
+        ("vq:balance=0.5", {}, "--balance is for ddcl-em and ddcl, not for vq"),
         ("ddcl-em:balance=2", {}, r"balance must lie in \[0, 1\], got 2"),
         ("ddcl:lr=0.1", {}, "lr is what the command itself sets, got 'lr=0.1'"),
         ("ddcl:balanse=0", {}, "no option 'balanse': did you mean balance?"),

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 import torch
 from patients import HEALTHY, State, duplicate, edited, look, severe
-from small_runs import run_small, without_figures
 
 from eval.doctor import examine
-from training.run_log import RunLog
 
 LONGER: dict[str, dict[str, Any]] = {
     "pyramid": {"levels": 2, "level_pool": "2,1", "quantizer": "vq-ema", "level_dropout": 0.2},
@@ -22,7 +20,13 @@ LONGER: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("paper", "shared-scale")))
+        for name in HEALTHY
+    ],
+)
 def test_a_healthy_run_has_no_severe_finding(runs, name):
     assert severe(look(runs(**HEALTHY[name]))) == set()
 
@@ -41,26 +45,6 @@ def test_a_lattice_is_not_judged_by_where_its_codes_lie(runs, quantizer):
         name for name, _ in found
     }
     assert ("dead-gradient", None) not in found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "sick"),
-    [
-        ({}, set()),
-        ({"quantizer": "ddcl"}, set()),
-        ({"quantizer": "vq-ema"}, set()),
-        ({"levels": 3}, set()),
-        ({"quantizer": "vq"}, {"collapsed", "never-recovered"}),
-    ],
-)
-def test_real_images(tmp_path, monkeypatch, cifar10_dir, options, sick):
-    without_figures(monkeypatch)
-    monkeypatch.setattr(RunLog, "write_pictures", lambda *args: None, raising=False)
-    real = {"dataset": "cifar10", "data_dir": str(cifar10_dir), "limit_train": 2000, "epochs": 5}
-    size = {"hidden_channels": 32, "codebook_size": 256, "codebook_dim": 64, "batch_size": 128}
-    run = run_small(tmp_path / "run", **real, **size, **options)
-    assert severe(look(run, images=600)) == sick
 
 
 def test_a_temperature_above_the_critical_one(runs):
@@ -111,38 +95,27 @@ COLD = {
     "epochs": 1,
 }  # fmt: skip
 MANY = {"codebook_size": 512, "limit_train": 64, "epochs": 1}
-STATISTICS = [
-    (lambda state: shift_mean(state, 0.6), "warning"),
-    (lambda state: shift_mean(state, -3.0), "severe"),
-    (lambda state: state["model"]["normalize.running_var"].mul_(2.5), "warning"),
-    (lambda state: state["model"]["normalize.running_var"].div_(6), "severe"),
-]
 # (options, what is done to the checkpoint, finding, severity, evidence as a pattern, advice)
 SICK: list[tuple[dict[str, Any], Callable[[State], object] | None, str, str, str, str]] = [
     (WARM, None, "near-collapse", "warning", "", ""),
     (SOFT, None, "too-soft", "", r"ended at [56]\.\d\d codes per token", "--temperature-end 1.05"),
     ({"quantizer": "ddcl", "pull": 0.0, "epsilon": 1.0, "epochs": 1}, None, "epsilon", "severe",
      "outruns", "--epsilon 0.03"),
-    ({"quantizer": "ddcl", "epsilon": 0.001, "epochs": 1}, None, "epsilon", "severe",
-     "a step of Adam", "--epsilon 1"),
     (MANY, None, "too-many-codes", "severe", "1,024 tokens for 512 codes, 2.0 each", ""),
     ({"quantizer": "vq", "codebook_size": 256}, None, "never-recovered", "severe", "",
      "--quantizer vq-ema"),
     (COLD, None, "dead-gradient", "severe", "", "--quantizer ddcl-em"),
-    (EMA, lambda state: duplicate(state, 1), "duplicates", "warning", "1 of 16 codes", ""),
     (EMA, lambda state: duplicate(state, 8), "duplicates", "severe", "8 of 16 codes", ""),
-    (EMA, lambda state: move_away(state, 2), "far-codes", "warning", "2 of 16 codes", ""),
     (EMA, lambda state: move_away(state, 6), "far-codes", "severe", "6 of 16 codes", ""),
-    ({}, lambda state: count_tokens(state, 1000, slice(3, 4), 0, since=2), "starved-codes",
-     "warning", "training epoch 4, .* since epoch 3: 3", ""),
     ({}, lambda state: count_tokens(state, 1000, slice(6), 0, since=2), "starved-codes", "severe",
      "training epoch 4, .* since epoch 3: 0, 1, 2, 3, 4, 5", ""),
     ({}, lambda state: count_tokens(state, 10, slice(1), 16_000), "low-perplexity", "severe", "",
      "--balance 0.6"),
     (EMA, flatten, "low-dimension", "warning", r"1\.0 of D = 8", ""),
     ({"quantizer": "none"}, brighten, "worse-than-mean", "severe", "", ""),
-    *((options, edit, "norm-statistics", severity, "", "model.calibrate")
-      for options in (EMA, SHARED) for edit, severity in STATISTICS),
+    (EMA, lambda state: shift_mean(state, -3), "norm-statistics", "severe", "", "model.calibrate"),
+    (SHARED, lambda state: state["model"]["normalize.running_var"].mul_(2.5), "norm-statistics",
+     "warning", "", "model.calibrate"),
 ]  # fmt: skip
 
 

@@ -24,19 +24,14 @@ RUNS: dict[str, dict[str, Any]] = {
     "tokens": {},
     "paper": {"quantizer": "ddcl"},
     "paper-epsilon": {"quantizer": "ddcl", "epsilon": 1.0},
-    "paper-fast": {"quantizer": "ddcl", "lr": 0.3},
     "steps": {"steps": 50, "precision": "bf16", "lr_schedule": "constant", "lr": 0.001},
     "hot": {"temperature_start": 9.0, "temperature_end": 9.0},
     "cold": {"temperature_start": 1.01, "temperature_end": 1.0},
-    "at-once": {"temperature_hold": 0.0, "temperature_until": 0.0},
     "hold-all": {"temperature_hold": 0.9, "temperature_until": 0.9},
     "critical": CRITICAL,
     "critical-hot": CRITICAL | {"temperature_start": 1.2, "temperature_end": 1.2},
-    "critical-start-alone": CRITICAL | {"temperature_start": 0.3},
-    "critical-end-alone": CRITICAL | {"temperature_end": 0.0005},
     "critical-cold": CRITICAL | {"temperature_start": 1e-5, "temperature_end": 1e-5},
     "constant": CONSTANT,
-    "constant-paper": CONSTANT | {"quantizer": "ddcl", "temperature_end": 0.2},
     "free": CONSTANT | {"normalize_latents": False, "init": "random"},
     "few-codes": {"codebook_size": 16, "temperature_start": 16.0, "temperature_end": 9.0},
     "two-codes": {"codebook_size": 2},
@@ -51,12 +46,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "quantizer": "vq", "init": "kmeans", "restart_threshold": 0.1, "epsilon": 0.03
     },
     "vq-fast": {"quantizer": "vq", "lr": 0.5, "epsilon": 1.0},
-    "vq-slow": {"quantizer": "vq", "epsilon": 30.0},
     "vq-ema": {"quantizer": "vq-ema"},
-    "vq-ema-levels": {"quantizer": "vq-ema", "levels": 2, "level_sizes": "32,16"},
-    "vq-ema-random": {"quantizer": "vq-ema", "init": "random", "restart_threshold": 0.5},
     "vq-ema-decay": {"quantizer": "vq-ema", "decay": 0.5},
-    "vq-ema-no-decay": {"quantizer": "vq-ema", "decay": 0.0},
     "vqp-ema": {"quantizer": "vqp-ema", "codebook_size": 16},
     "simvq": {"quantizer": "simvq", "codebook_size": 4},
     "lfq": {"quantizer": "lfq", "codebook_size": 64},
@@ -205,24 +196,6 @@ def test_softness_names_the_criterion_that_fired(share, ratio, named, absent):
     finding = temperature.check_too_soft(1.06, share, ratio, True, TrainConfig())
     assert named in finding.evidence
     assert absent not in finding.evidence
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, (2.0, 1.05)),
-        ({"temperature_start": 2.0}, (1.5, 1.05)),
-        (CRITICAL, (0.01, 0.001)),
-        (CONSTANT, (0.2, 0.2)),
-    ],
-)
-def test_doubles_are_parted_by_a_colder_start_of_the_mode(options, expected):
-    own = config_of(**options)
-    codebook = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
-    codebook[40] = codebook[7]
-    given = options_of(geometry.check_duplicates(codebook, own).advice)
-    assert (given["temperature_start"], given["temperature_end"]) == expected
-    assert "temperature_mode" not in given
 
 
 @pytest.mark.parametrize(

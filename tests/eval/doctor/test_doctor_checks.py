@@ -33,14 +33,6 @@ def test_collapse(ratio, separation, name):
     assert severity(finding) == {"collapsed": "severe", "near-collapse": "warning"}.get(name)
 
 
-@pytest.mark.parametrize("mode", ["codes", "critical", "constant"])
-def test_advice_against_collapse_is_of_the_mode(mode):
-    config = config_of(temperature_mode=mode, temperature_start=2.0, normalize_latents=False)
-    finding = temperature.check_collapse(2.0, 0.0, config)
-    assert "--normalize-latents" in finding.advice
-    assert ("--temperature-mode codes" in finding.advice) == (mode == "constant")
-
-
 @pytest.mark.parametrize(
     ("codes", "share", "ratio", "ended", "expected"),
     [
@@ -54,14 +46,6 @@ def test_advice_against_collapse_is_of_the_mode(mode):
 def test_softness(codes, share, ratio, ended, expected):
     finding = temperature.check_too_soft(codes, share, ratio, ended, DDCL)
     assert severity(finding) == expected
-
-
-def test_advice_against_softness_goes_below_what_there_was():
-    hot = config_of(temperature_end=4.0)
-    cold = config_of(quantizer="ddcl", temperature_end=1.05)
-    assert "--temperature-end 1.05," in temperature.check_too_soft(4, 0.7, 1.2, True, hot).advice
-    advice = temperature.check_too_soft(1.05, 0.7, 1.2, True, cold).advice
-    assert "--temperature-end 1.025," in advice
 
 
 def test_starvation_beyond_what_chance_explains():

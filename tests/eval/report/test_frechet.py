@@ -54,16 +54,6 @@ def test_gaussians_have_the_distance_of_scipy(dim):
     assert distance.compute()["argmax"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_gaussians_of_one_scale_each_have_the_closed_form():
-    """|m1 - m2|^2 + D (s1 - s2)^2."""
-    first = exact_gaussian(100, np.zeros(3), 2 * np.eye(3), seed=0)
-    second = exact_gaussian(100, np.array([1.0, 2.0, 2.0]), 5 * np.eye(3), seed=1)
-    distance = flat_distance(3)
-    distance.update(first, {"soft": second, "argmax": first})
-    assert distance.compute()["soft"] == pytest.approx(9 + 3 * 9, rel=1e-9)
-    assert distance.compute()["argmax"] == pytest.approx(0, abs=1e-9)
-
-
 @pytest.mark.parametrize("batch", [1, 3, 50])
 def test_half_is_of_every_second_pair_however_they_come(batch):
     generator = torch.Generator().manual_seed(0)
@@ -75,24 +65,6 @@ def test_half_is_of_every_second_pair_however_they_come(batch):
     a, b = (part[::2, :, 0, 0].numpy() for part in (images, recons))
     expected = by_scipy(a.mean(0), np.cov(a.T), b.mean(0), np.cov(b.T))
     assert distance.compute()["argmax_half"] == pytest.approx(expected, rel=1e-7)
-
-
-def test_what_the_half_is_larger_by_is_about_the_bias_that_is_left():
-    """Of 200 repetitions, against the distance of the distributions themselves."""
-    truth = 4 * (1 - 0.5) ** 2
-    wholes, halves = [], []
-    for seed in range(200):
-        generator = torch.Generator().manual_seed(seed)
-        images = torch.randn(64, 4, 1, 1, dtype=torch.float64, generator=generator)
-        others = 0.5 * torch.randn(64, 4, 1, 1, dtype=torch.float64, generator=generator)
-        distance = flat_distance(4)
-        distance.update(images, {"argmax": others})
-        figures = distance.compute()
-        wholes.append(figures["argmax"])
-        halves.append(figures["argmax_half"])
-    bias = np.mean(wholes) - truth
-    assert bias > 0.05
-    assert np.mean(halves) - np.mean(wholes) == pytest.approx(bias, rel=0.35)
 
 
 def test_features_of_each_image_are_computed_once():
@@ -169,13 +141,13 @@ def inception_file(tmp_path, monkeypatch) -> Path:
 
 def test_rfid_streams_through_the_network_of_a_file(inception_file):
     distance = inception_distance(inception_file, torch.device("cpu"))
-    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    images = images.mul(255).round() / 255
-    assert distance.extractor(images).shape == (4, 2048)
+    grey = torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0))
+    images = (grey.mul(255).round() / 255).repeat(1, 3, 1, 1)
+    features = distance.extractor(images)
+    assert features.shape == (1, 2048)
     # Eight bits are what the network sees.
-    assert torch.equal(distance.extractor(images), distance.extractor(images + 0.4 / 255))
-    grey = images[:, :1]
-    assert torch.equal(distance.extractor(grey), distance.extractor(grey.repeat(1, 3, 1, 1)))
+    assert torch.equal(features, distance.extractor(images + 0.4 / 255))
+    assert torch.equal(features, distance.extractor(images[:, :1]))
 
 
 def test_without_inception_weights_the_file_and_the_option_are_named(monkeypatch, tmp_path):

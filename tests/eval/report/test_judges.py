@@ -7,10 +7,7 @@ import json
 import math
 
 import pytest
-from small_runs import (
-    assert_refused,
-    evaluate,
-)
+from small_runs import assert_refused, evaluate
 
 from eval.report import evaluate as report_module
 from eval.report.evaluate import evaluate_run

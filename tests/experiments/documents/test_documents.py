@@ -20,12 +20,7 @@ from experiments.documents import heads as heads_module
 from experiments.documents.__main__ import main
 from experiments.documents.baselines import baselines
 from experiments.documents.cards import page
-from experiments.documents.readout import (
-    BALANCED,
-    ON_DOCUMENTS,
-    ON_TOKENS,
-    READOUTS,
-)
+from experiments.documents.readout import BALANCED, ON_DOCUMENTS, ON_TOKENS, READOUTS
 
 SCRIPT = "<script>alert(1)</script>"
 QUICK = {"steps": 30, "starts": 2}
@@ -120,20 +115,6 @@ def test_the_page_loads_nothing_and_shows_all_prototypes(news):
 def sections_of(text: str) -> dict[str, str]:
     """The page's sections by the method that they show."""
     return {re.search("<h2>(.*?)</h2>", part)[1]: part for part in text.split("<section")[1:]}
-
-
-def test_the_page_says_what_prototypes_were_fitted_on_and_their_classes(news):
-    text, rows = news[2], news[0]["methods"]
-    sections = sections_of(text)
-    assert list(sections) == [BALANCED, ON_TOKENS]
-    assert "K = 3 prototypes, 3 classes" in text
-    assert "a document\nis one vector" in sections[BALANCED]
-    assert "a document is all its tokens" in sections[ON_TOKENS]
-    for row in rows:
-        if row["method"] in sections:
-            part = sections[row["method"]]
-            shown = dict(re.findall(r"<span>Prototype (\d)</span>.*?Paired with (\w+)", part, re.S))
-            assert shown == row["test"]["mapping"][0]
 
 
 def test_whatever_documents_hold_is_shown_as_text(news):

@@ -214,11 +214,6 @@ def test_wrong_calls_of_the_encoder_say_what_to_do(encoder, tmp_path):
         load_encoder(tmp_path)
 
 
-def without_tokenizer(folder):
-    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
-        (folder / name).unlink()
-
-
 def of_config(**changes):
     def spoil(folder):
         path = folder / "config.json"
@@ -227,22 +222,18 @@ def of_config(**changes):
     return spoil
 
 
-def without_config(folder):
-    (folder / "config.json").write_text("{}")
+def of_file(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
 
 
-def of_a_list(folder):
-    (folder / "config.json").write_text("[]")
+def without_tokenizer(folder):
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
 
 
 def with_a_decoder(folder):
     config = T5Config(vocab_size=26, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     T5Model(config).save_pretrained(folder)
-
-
-def of_cut_weights(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:100])
 
 
 def change_weights(folder, change):
@@ -260,10 +251,10 @@ def of_weights_that_are_nan(folder):
         (without_tokenizer, "its tokenizer knows 5 entries where the model has 26"),
         (of_config(hidden_size=64), "weights are not those of its config: 22 missing or of anoth"),
         (of_config(num_hidden_layers=2), r"16 missing or of another shape, as encoder\.layer\.1"),
-        (of_a_list, "cannot be opened as an encoder"),
-        (without_config, "cannot be opened as an encoder"),
+        (of_file("config.json", b"[]"), "cannot be opened as an encoder"),
+        (of_file("config.json", b"{}"), "cannot be opened as an encoder"),
+        (of_file("model.safetensors", b"cut"), "cannot be opened as an encoder"),
         (with_a_decoder, "T5Model is an encoder with a decoder"),
-        (of_cut_weights, "cannot be opened as an encoder"),
         (of_weights_that_are_nan, "not finite"),
     ],
 )

@@ -155,6 +155,7 @@ def test_cifar10_runs_are_trained_by_the_trainer_and_measured_each_epoch(tmp_pat
             assert (temperature / critical).item() == pytest.approx(0.2, rel=1e-3)
     assert (tmp_path / "stability-cifar10-phases.png").exists()
     # One seed more trains that seed alone.
+    monkeypatch.setattr(stability_study, "draw", lambda result, out: [])
     assert stability(*call, "--seeds", 2).exit_code == 0
     assert len(read(tmp_path)["runs"]) == 4
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import softmax
 
 from softvq import (
     CodesPerToken,
     ConstantTemperature,
-    DDCLCodebook,
     DDCLEMCodebook,
     Schedule,
     UtilizationTracker,
@@ -28,9 +28,7 @@ def codebook_at(temperature, size=6, dim=3, decay=0.8, **options):
 
 
 def assignments(z, p, temperature):
-    distances = ((z[:, None] - p[None]) ** 2).sum(axis=2)
-    weights = np.exp(-(distances - distances.min(axis=1, keepdims=True)) / temperature)
-    return weights / weights.sum(axis=1, keepdims=True)
+    return softmax(-((z[:, None] - p) ** 2).sum(axis=2) / temperature, axis=1)
 
 
 def test_a_prototype_is_the_running_mean_of_all_latents_by_assignment():
@@ -83,8 +81,7 @@ def test_balance_assigns_by_distances_times_a_power_of_usage_and_outputs_by_plai
     usage = 0.8 * usage.double().numpy() + 0.2 * assignments(z.double().numpy(), p, 0.7).mean(0)
     # Distances times a number of each prototype's own.
     distances = ((z.double().numpy()[:, None] - p[None]) ** 2).sum(axis=2)
-    weights = np.exp(-distances * np.maximum(6 * usage, 0.01) ** 0.5 / 0.7)
-    q = weights / weights.sum(axis=1, keepdims=True)
+    q = softmax(-distances * np.maximum(6 * usage, 0.01) ** 0.5 / 0.7, axis=1)
     mass = q.sum(axis=0) / 50
     size = np.maximum(usage, 0.2 * mass)
     expected = p + 0.2 * (q.T @ z.double().numpy() / 50 - mass[:, None] * p) / size[:, None]
@@ -150,7 +147,7 @@ def test_a_cold_codebook_learns_like_moving_averages_of_hard_assignments():
     torch.testing.assert_close(soft.codebook, hard.codebook, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("balance", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("balance", [0.0, 1.0])
 def test_hot_prototypes_collapse_to_the_mean_and_cool_ones_do_not(balance):
     # With the assignment held, the critical temperature is half of T_c: 2 lambda_max. Collapsed
     # prototypes have the same usage, and balance nothing to even out.
@@ -216,25 +213,3 @@ def test_codebooks_of_other_dtypes_learn(dtype):
         book.after_step(book(z))
     assert codebook.codebook.dtype == dtype
     torch.testing.assert_close(codebook.codebook.float(), plain.codebook, rtol=0.02, atol=0.02)
-
-
-def test_it_fits_clusters_faster_than_gradient_descent():
-    torch.manual_seed(0)
-    centres = 3 * torch.randn(8, 4)
-    batches = [centres[torch.randint(8, (256,))] + 0.1 * torch.randn(256, 4) for _ in range(60)]
-    errors = {}
-    for kind in (DDCLEMCodebook, DDCLCodebook):
-        torch.manual_seed(1)
-        codebook = kind(4, 8, temperature=CodesPerToken(Schedule(1.2)), decay=0.8)
-        codebook.initialize(torch.randn(500, 4))  # off the data
-        trained = list(codebook.parameters())
-        optimizer = torch.optim.Adam(trained, lr=0.03) if trained else None
-        for z in batches:
-            out = codebook(z)
-            if optimizer is not None:
-                optimizer.zero_grad()
-                out.loss.backward()
-                optimizer.step()
-            codebook.after_step(out)
-        errors[kind] = (codebook(batches[0], hard=True).quantized - batches[0]).square().mean()
-    assert errors[DDCLEMCodebook] < 0.9 * errors[DDCLCodebook]

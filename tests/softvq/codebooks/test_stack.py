@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from small_stacks import DIM, KINDS, as_list, assert_equal, in_layout, stack_of, state_bytes
 from torch.nn import functional as F
 
-from softvq import (
-    CodebookStack,
-    DDCLCodebook,
-    DDCLEMCodebook,
-    VQCodebook,
-    VQEMACodebook,
-)
+from softvq import CodebookStack, DDCLCodebook, DDCLEMCodebook, VQCodebook, VQEMACodebook
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,8 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from softvq import VQCodebook, VQEMACodebook
 
@@ -23,8 +21,6 @@ LATENTS = torch.tensor(
         [[0.0, -2.0, 0.0, 1.0, 0.0], [1.0, -1.0, 0.0, -1.0, 1.0]],
     ]
 )
-# Rows: squared distances of each latent to the four prototypes.
-DISTANCES = [[1, 6, 7, 19], [13, 18, 5, 27], [14, 3, 14, 2], [3, 2, 9, 15]]
 
 
 def with_prototypes(kind, prototypes=PROTOTYPES, **options):
@@ -48,34 +44,6 @@ def test_example_on_paper(kind):
     assert out.codes_per_token.item() == 1
 
 
-def test_the_example_is_right():
-    z = LATENTS.view(4, 5)
-    found = [[int((a - b).square().sum()) for b in PROTOTYPES] for a in z]
-    assert found == DISTANCES
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    st.integers(0, 2**31),
-    st.tuples(st.integers(1, 12), st.integers(1, 9), st.integers(1, 5)),
-    st.sampled_from([0.0, 1000.0]),
-)
-def test_nearest_code_matches_brute_force(seed, sizes, offset):
-    n, k, d = sizes
-    generator = torch.Generator().manual_seed(seed)
-    prototypes = (torch.randn(k, d, generator=generator) + offset).double()
-    z = (torch.randn(n, d, generator=generator) + offset).double()
-    out = with_prototypes(VQCodebook, prototypes).double()(z)
-    expected = [
-        int(np.argmin([np.sum((a - b) ** 2) for b in prototypes.numpy()])) for a in z.numpy()
-    ]
-    # The offset's rounding went into the data themselves, so even close calls agree.
-    chosen = (z - prototypes[out.indices]).square().sum(dim=1)
-    best = (z - prototypes[expected]).square().sum(dim=1)
-    torch.testing.assert_close(chosen, best, rtol=1e-9, atol=1e-9)
-    assert out.losses["loss_q"].item() == pytest.approx(best.mean().item() / d, rel=1e-9)
-
-
 @BOTH
 def test_straight_through_gradient_is_exactly_one(kind):
     codebook = with_prototypes(kind)
@@ -84,14 +52,6 @@ def test_straight_through_gradient_is_exactly_one(kind):
     codebook(z).quantized.backward(upstream)
     assert torch.equal(z.grad, upstream)
     assert codebook.codebook.grad is None
-
-
-@BOTH
-def test_quantized_is_decoded_to_the_bit(kind):
-    torch.manual_seed(0)
-    codebook = kind(7, 33)
-    out = codebook(100 * torch.randn(50, 7))
-    assert torch.equal(out.quantized, codebook.decode(out.indices))
 
 
 def test_each_loss_moves_one_side_only():
@@ -119,20 +79,6 @@ def test_commitment_scales_the_encoders_gradient_only():
     torch.testing.assert_close(strong[0], 10 * weak[0])
     assert torch.equal(strong[1], weak[1])
     assert strong[1].abs().max() > 0
-
-
-def test_the_codebook_moves_while_its_loss_falls():
-    torch.manual_seed(0)
-    z = torch.randn(64, 3)
-    codebook = VQCodebook(3, 4)
-    optimizer = torch.optim.SGD(codebook.parameters(), lr=1.0)
-    before, first = codebook.codebook.detach().clone(), codebook(z).losses["codebook_loss"]
-    for _ in range(30):
-        optimizer.zero_grad()
-        codebook(z).loss.backward()
-        optimizer.step()
-    assert codebook(z).losses["codebook_loss"] < 0.8 * first
-    assert (codebook.codebook - before).norm() > 0.5
 
 
 def test_ema_matches_its_definition():

@@ -1,20 +1,10 @@
 """DDCLReadout in classifiers and on encoders."""
 
-import os
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
-from readout_reference import brute_force
 from torch import nn
 
-from softvq import (
-    DDCLCodebook,
-    DDCLEMCodebook,
-    DDCLReadout,
-    two_timescale_groups,
-)
+from softvq import DDCLCodebook, DDCLEMCodebook, DDCLReadout, two_timescale_groups
 
 KINDS = [DDCLCodebook, DDCLEMCodebook]
 
@@ -90,37 +80,3 @@ def test_on_a_hugging_face_encoder():
     assert encoder.embeddings.word_embeddings.weight.grad.abs().sum() > 0
     other = torch.where(mask, ids, 29)
     torch.testing.assert_close(readout(read(other), mask).proportions, out.proportions)
-
-
-@pytest.mark.slow
-def test_on_minilm_as_by_brute_force():
-    transformers = pytest.importorskip("transformers", reason="needs softvq[experiments]")
-    beside = Path(__file__).resolve().parents[4] / "shared" / "data"
-    folder = Path(os.environ.get("SOFTVQ_SHARED") or beside) / "minilm_l6_v2_fp16"
-    if not folder.is_dir():
-        reason = f"no encoder for tests: {folder} is missing (set SOFTVQ_SHARED)"
-        (pytest.fail if os.environ.get("SOFTVQ_REQUIRE_DATA") == "1" else pytest.skip)(reason)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    encoder = transformers.AutoModel.from_pretrained(
-        folder, local_files_only=True, dtype=torch.float32
-    ).eval()
-    texts = ["The rocket reached orbit.", "Bake the bread for an hour, then let it rest.", "Salt."]
-    readout = DDCLReadout(DDCLCodebook(encoder.config.hidden_size, 8))
-
-    def read(**padding):
-        batch = tokenizer(texts, return_tensors="pt", **padding)
-        with torch.no_grad():
-            return batch, encoder(**batch).last_hidden_state, batch["attention_mask"].bool()
-
-    batch, tokens, mask = read(padding=True)
-    readout.initialize(tokens, mask=mask)
-    out = readout(tokens, mask)
-    shares, pooled = brute_force(readout, tokens, mask)
-    np.testing.assert_allclose(out.proportions.detach(), shares, atol=1e-5)
-    np.testing.assert_allclose(out.pooled.detach(), pooled, atol=1e-5)
-    longer = readout(*read(padding="max_length", max_length=40)[1:])
-    torch.testing.assert_close(longer.proportions, out.proportions, atol=1e-4, rtol=0)
-    words = tokenizer.convert_ids_to_tokens(batch["input_ids"][0][mask[0]])
-    first = readout.explain(tokens[0][mask[0]], words)[0]
-    assert first.share == pytest.approx(out.proportions[0].max().item(), abs=1e-4)
-    assert len(first.tokens) == 5

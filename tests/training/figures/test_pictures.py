@@ -204,7 +204,3 @@ def test_without_histories_the_tokens_of_the_images_are_counted():
     assert "usage_history" not in pictures
     assert "tokens of 20 images" in pictures["usage_curve"].axes[0].get_title()
     assert history_pictures([torch.zeros(0, 4)]) == {}
-
-
-def test_dead_codebooks_are_drawn():
-    assert_drawn(history_pictures([torch.zeros(2, 8).long()]))
