@@ -3,7 +3,8 @@
 from .attach import Attachment, attach
 from .codebooks.codebook import Codebook
 from .codebooks.ddcl import DDCLCodebook, DDCLEMCodebook
-from .codebooks.interface import BatchStatistics, CodebookOutput, StackOutput, after_step_of
+from .codebooks.interface import BatchStatistics, after_step_of
+from .codebooks.outputs import CodebookOutput, StackOutput
 from .codebooks.product import ProductCodebook
 from .codebooks.soft import SoftCodebook
 from .codebooks.stack import CodebookStack
@@ -21,7 +22,12 @@ from .documents.readout import DDCLReadout, ReadoutOutput
 from .initialize import kmeans
 from .optim import two_timescale_groups
 from .plotting import usage_curve, usage_heat_map
-from .utilization import Utilization, UtilizationTracker, perplexity_of
+from .utilization import (
+    StackUtilizationTracker,
+    Utilization,
+    UtilizationTracker,
+    perplexity_of,
+)
 
 __version__ = "0.2.0.dev0"
 
@@ -43,6 +49,7 @@ __all__ = [
     "Schedule",
     "SoftCodebook",
     "StackOutput",
+    "StackUtilizationTracker",
     "TemperatureController",
     "Utilization",
     "UtilizationTracker",

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from ._internal.distributed import summed
 from .codebooks.codebook import Codebook
 from .codebooks.composite import Composite
-from .codebooks.interface import CodebookOutput, StackOutput
+from .codebooks.outputs import CodebookOutput, StackOutput
 
 # Latents for each prototype that k-means starts from, and batches after which fewer are enough.
 LATENTS_PER_CODE = 16

@@ -49,6 +49,20 @@ class Pretrained(nn.Module):
         if known is None or not known.__module__.startswith("softvq."):
             KINDS[cls.__name__] = cls
 
+    def extra_repr(self) -> str:
+        """Sizes, what was set otherwise than by default, and how far the state is; one line."""
+        shown = []
+        for name, own in list(inspect.signature(type(self).__init__).parameters.items())[1:]:
+            value = getattr(self, name, own.default)
+            plain = isinstance(value, bool | int | float | str | tuple)
+            if plain and value != own.default:
+                shown.append(f"{name}={value!r}")
+        return ", ".join([*shown, *(f"{name}={value}" for name, value in self._state_shown())])
+
+    def _state_shown(self) -> list[tuple[str, Any]]:
+        """Names and values of the state that ``print`` shows."""
+        return []
+
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         # Beside the tensors, where torch keeps the versions of modules.

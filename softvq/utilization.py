@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ._internal.distributed import summed
+from .codebooks.composite import Composite
 from .codebooks.interface import check_mask, checked_indices
 
 
@@ -91,9 +93,15 @@ class UtilizationTracker(nn.Module):
 
         Raises:
             IndexError: If an index lies outside [-1, K); nothing is counted then.
-            TypeError: If the indices are not integers, or the mask is not bool.
+            TypeError: If the indices are not integers, or of several levels in a list, or the
+                mask is not bool.
             ValueError: If the mask has another shape.
         """
+        if not isinstance(indices, Tensor):
+            raise TypeError(
+                f"indices must be one tensor, got a {type(indices).__name__}: the indices of "
+                "several levels are counted by StackUtilizationTracker(stack), each level by itself"
+            )
         if mask is not None:
             check_mask(mask, indices.shape, "the indices' shape")
         kept = indices.flatten() if mask is None else indices[mask]
@@ -160,3 +168,64 @@ class UtilizationTracker(nn.Module):
         if saved is not None and saved.shape[1:] == self.history.shape[1:]:
             self.history = self.history.new_zeros(saved.shape)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class StackUtilizationTracker(nn.ModuleList):
+    """A :class:`UtilizationTracker` for each codebook of a stack or a product, never pooled.
+
+    Args:
+        whole: The :class:`softvq.CodebookStack` or :class:`softvq.ProductCodebook`.
+
+    Example:
+        >>> from softvq import CodebookStack, VQCodebook
+        >>> stack = CodebookStack([VQCodebook(2, 4), VQCodebook(2, 8)])
+        >>> trackers = StackUtilizationTracker(stack)
+        >>> trackers.update(torch.tensor([[0, 7], [1, 7]]))
+        >>> [(usage.used, usage.perplexity) for usage in trackers.compute()]
+        [(2, 2.0), (1, 1.0)]
+    """
+
+    def __init__(self, whole: Composite) -> None:
+        super().__init__(UtilizationTracker(book.codebook_size) for book in whole.codebooks)
+        self._split = whole.indices_of_codebooks
+
+    @property
+    def _trackers(self) -> tuple[UtilizationTracker, ...]:
+        return tuple(self)  # type: ignore[arg-type]
+
+    def update(self, indices: Tensor | Sequence[Tensor]) -> None:
+        """Count a batch.
+
+        Args:
+            indices: As the stack or product returns them; -1 is padding and not counted.
+
+        Raises:
+            ValueError: If they are not of all levels, or of another number of groups.
+            IndexError: If an index lies outside [-1, K) of its codebook; nothing is counted then.
+            TypeError: If the indices are not integers.
+        """
+        parts = self._split(indices)
+        if len(parts) != len(self):
+            raise ValueError(f"indices must be of all {len(self)} codebooks, got {len(parts)}")
+        for tracker, part in zip(self._trackers, parts, strict=True):
+            checked_indices(part, tracker.codebook_size)
+        for tracker, part in zip(self._trackers, parts, strict=True):
+            tracker.update(part)
+
+    def compute(self) -> list[Utilization]:
+        """Usage of each codebook since the last :meth:`reset`, over all processes."""
+        return [tracker.compute() for tracker in self._trackers]
+
+    def end_epoch(self) -> list[Utilization]:
+        """:meth:`UtilizationTracker.end_epoch` of each."""
+        return [tracker.end_epoch() for tracker in self._trackers]
+
+    def reset(self) -> None:
+        """Forget the counts of the running epoch; the histories stay."""
+        for tracker in self._trackers:
+            tracker.reset()
+
+    def write(self, writer: Any, epoch: int, tag: str = "codebook") -> None:
+        """:meth:`UtilizationTracker.write` of each, the first as ``codebook/0``."""
+        for number, tracker in enumerate(self._trackers):
+            tracker.write(writer, epoch, f"{tag}/{number}")

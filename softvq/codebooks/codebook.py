@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,13 +15,13 @@ from ..initialize import kmeans, with_masks
 from ..serialization import Pretrained
 from .interface import (
     BatchStatistics,
-    CodebookOutput,
     batch_statistics,
     checked_indices,
     in_layout,
     unflattened,
     vectors_last,
 )
+from .outputs import CodebookOutput
 from .restarts import newcomers
 
 
@@ -81,9 +82,8 @@ class Codebook(Pretrained):
         """Itself alone, so that one codebook reads like a :class:`softvq.CodebookStack`."""
         return (self,)
 
-    def extra_repr(self) -> str:
-        """Sizes, for ``print(model)``."""
-        return f"dim={self.dim}, codebook_size={self.codebook_size}"
+    def _state_shown(self) -> list[tuple[str, Any]]:
+        return [("steps", int(self.steps))]
 
     def forward(self, z: Tensor, mask: Tensor | None = None, hard: bool = False) -> CodebookOutput:
         """Quantise latents.

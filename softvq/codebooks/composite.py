@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..serialization import Pretrained
 from .codebook import Codebook
-from .interface import StackOutput, after_step_of
+from .interface import after_step_of
+from .outputs import StackOutput
 
 
 class Composite(Pretrained):
@@ -33,6 +34,14 @@ class Composite(Pretrained):
         """The codebooks, or products of them, that it was built of."""
         raise NotImplementedError
 
+    def indices_of_codebooks(self, indices: Tensor | Sequence[Tensor]) -> list[Tensor]:
+        """The indices of each of :attr:`codebooks`, taken from what ``encode`` returns.
+
+        Raises:
+            ValueError: If they are not of this many levels or groups.
+        """
+        raise NotImplementedError
+
     @property
     def codebooks(self) -> tuple[Codebook, ...]:
         """All single codebooks, in order; those of a product stand one after the other."""
@@ -47,11 +56,6 @@ class Composite(Pretrained):
         """Stop training from changing any state of any codebook."""
         for codebook in self.codebooks:
             codebook.freeze()
-
-    def extra_repr(self) -> str:
-        """For ``print(model)``."""
-        sizes = tuple(codebook.codebook_size for codebook in self.codebooks)
-        return f"dim={self.dim}, codebook_sizes={sizes}, pools={self.pools}"
 
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """Alias of ``decode``, the name that vector-quantize-pytorch uses."""

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from ..initialize import with_masks
 from .codebook import Codebook
 from .composite import Composite
-from .interface import CodebookOutput, StackOutput, in_layout, vectors_last
+from .interface import in_layout, vectors_last
+from .outputs import CodebookOutput, StackOutput
 
 
 class ProductCodebook(Composite):
@@ -143,13 +144,17 @@ class ProductCodebook(Composite):
             IndexError: If an index lies outside [-1, K) of its group.
             TypeError: If the indices are not integers.
         """
+        parts = zip(self.codebooks, self.indices_of_codebooks(indices), strict=True)
+        return self.combine([group.decode(part) for group, part in parts])
+
+    def indices_of_codebooks(self, indices: Tensor) -> list[Tensor]:  # type: ignore[override]
+        """The indices of each group."""
         if not indices.dim() or indices.shape[-1] != len(self.groups):
             raise ValueError(
                 f"indices must be (..., G) with G = {len(self.groups)} groups, got shape "
                 f"{tuple(indices.shape)}"
             )
-        parts = zip(self.codebooks, indices.unbind(-1), strict=True)
-        return self.combine([group.decode(part) for group, part in parts])
+        return list(indices.unbind(-1))
 
     def combine(self, codes: Sequence[Tensor], shape: Sequence[int] | None = None) -> Tensor:
         """The groups' vectors (..., dim of each) as one in the product's layout."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ from ..functional import (
     widest_dtype,
 )
 from .codebook import Codebook
-from .interface import BatchStatistics, CodebookOutput
+from .interface import BatchStatistics
+from .outputs import CodebookOutput
 from .temperature import CodesPerToken, Schedule, TemperatureController
 
 # Usage, in units of the mean, below which balance helps a prototype no further.
@@ -115,6 +117,10 @@ class SoftCodebook(Codebook):
         # Below, attention's second pass costs more than the matrices that it saves.
         large = self.engine == "auto" and self.codebook_size >= 512
         return soft_quantize_attention if large or self.engine == "attention" else soft_quantize
+
+    def _state_shown(self) -> list[tuple[str, Any]]:
+        heat = f"{self.temperature.item():.4g} by {self.controller}"
+        return [("temperature", heat), *super()._state_shown()]
 
     @property
     def temperature_ratio(self) -> Tensor:

@@ -13,7 +13,8 @@ from ..functional import compute_dtype
 from ..initialize import with_masks
 from .codebook import Codebook
 from .composite import Composite
-from .interface import StackOutput, in_layout, vectors_last
+from .interface import in_layout, vectors_last
+from .outputs import StackOutput
 from .product import ProductCodebook
 
 
@@ -265,6 +266,14 @@ class CodebookStack(Composite):
                 f"indices must be of 1 to {len(self.levels)} levels, coarse first, got {len(parts)}"
             )
         return parts
+
+    def indices_of_codebooks(self, indices: Tensor | Sequence[Tensor]) -> list[Tensor]:
+        """The indices of each single codebook of each level given."""
+        found: list[Tensor] = []
+        for level, part in zip(self._parts(), self._split(indices), strict=False):
+            product = isinstance(level, ProductCodebook)
+            found += level.indices_of_codebooks(part) if product else [part]
+        return found
 
     def _joined(self, indices: list[Tensor]) -> Tensor | list[Tensor]:
         """One tensor (..., L), or (..., L, G), where no level pools."""

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ..functional import nearest_codes, token_weights
 from .codebook import Codebook
-from .interface import BatchStatistics, CodebookOutput
+from .interface import BatchStatistics
+from .outputs import CodebookOutput
 
 
 class _HardCodebook(Codebook):

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from .._internal.pooling import pool
-from ..codebooks.interface import CodebookOutput, after_step_of
+from ..codebooks.interface import after_step_of
+from ..codebooks.outputs import CodebookOutput
 from ..codebooks.soft import SoftCodebook
 from ..initialize import with_masks
 from .proportions import shares

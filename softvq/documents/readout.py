@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..codebooks.interface import CodebookOutput
+from ..codebooks.outputs import CodebookOutput
 from ..codebooks.soft import SoftCodebook
 from .proportions import assignments, mean_token, shares
 
