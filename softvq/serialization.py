@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
+from .codebooks.interface import warn_of_forgotten_calls
 from .codebooks.temperature import CodesPerToken, ConstantTemperature, CriticalFraction, Schedule
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Pretrained(nn.Module):
             TypeError: If the codebook could not be loaded again: as :func:`config_of`.
         """
         safetensors = _safetensors()
+        warn_of_forgotten_calls(self.codebooks)  # type: ignore[arg-type]
         path = Path(path)
         config = json.dumps(config_of(self), indent=2)
         tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}

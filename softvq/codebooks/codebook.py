@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from .interface import (
     in_layout,
     unflattened,
     vectors_last,
+    warn_of_forgotten_calls,
 )
 from .outputs import CodebookOutput
 from .restarts import newcomers
@@ -52,6 +54,7 @@ class Codebook(Pretrained):
         pools: (1,): one level, at the latents' own resolution.
         exact: Whether training, too, outputs the code itself; a stack sets it where levels follow.
         frozen: Whether :meth:`freeze` has been called.
+        forwards: Number of training forwards, to tell who forgot the calls below; no state.
         initialized: Whether the prototypes come from data, by :meth:`initialize` or a loaded state.
 
     Raises:
@@ -66,6 +69,7 @@ class Codebook(Pretrained):
     pools: tuple[int, ...] = (1,)
     exact: bool = False
     frozen: bool = False
+    forwards: float = 0
 
     def __init__(self, dim: int, codebook_size: int, *, channel_first: bool = False) -> None:
         super().__init__()
@@ -100,6 +104,8 @@ class Codebook(Pretrained):
             ValueError: If a shape does not fit.
             TypeError: If a dtype does not fit.
         """
+        if self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self.forwards += 1
         latents, codebook, flat_mask = self._prepared(z, mask)
         # Half-precision softmax over squared distances loses the nearest prototypes.
         with torch.autocast(z.device.type, enabled=False):
@@ -109,15 +115,8 @@ class Codebook(Pretrained):
                 quantized = torch.where(flat_mask[:, None], quantized, 0.0)
                 indices = torch.where(flat_mask, indices, -1)
         vectors = unflattened(quantized, z, self.channel_first).to(z.dtype)  # (..., D)
-        return CodebookOutput(
-            quantized=in_layout(vectors, self.channel_first),
-            indices=unflattened(indices, z, self.channel_first),
-            loss=out.loss,
-            losses=out.losses,
-            codes_per_token=out.codes_per_token,
-            usage=out.usage,
-            latents=out.latents,
-        )
+        indices = unflattened(indices, z, self.channel_first)
+        return replace(out, quantized=in_layout(vectors, self.channel_first), indices=indices)
 
     def _quantize(
         self, latents: Tensor, codebook: Tensor, mask: Tensor | None, hard: bool
@@ -187,6 +186,8 @@ class Codebook(Pretrained):
         """
         # ONNX knows plain operators only, not the attention engine's.
         if not exporting():
+            if not self.training:
+                warn_of_forgotten_calls(self.codebooks)
             return self(z, mask, hard=self.has_tokens).indices
         latents, codebook, flat_mask = self._prepared(z, mask)
         with torch.autocast(z.device.type, enabled=False):

@@ -6,7 +6,9 @@ D the vector size, K the codebook size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import warnings
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -17,6 +19,10 @@ from .outputs import CodebookOutput
 
 if TYPE_CHECKING:
     from .codebook import Codebook
+
+
+# Forwards with gradients after which somebody who calls nothing else has forgotten it.
+SURELY_A_TRAINING = 10
 
 
 class BatchStatistics(NamedTuple):
@@ -93,6 +99,25 @@ def after_step_of(levels: Sequence[Codebook], outs: Sequence[Sequence[CodebookOu
     batches = [batch_statistics([out[n] for out in outs]) for n in range(len(levels))]
     for level, batch in zip(levels, batches, strict=True):
         level._step(batch)
+
+
+def warn_of_forgotten_calls(codebooks: Iterable[Codebook]) -> None:
+    """Say, once for each set of codebooks, that a training left them as they were constructed."""
+    fresh = [
+        book
+        for book in codebooks
+        if book.forwards >= SURELY_A_TRAINING
+        and not (book.initialized or book.frozen or int(book.steps))
+    ]
+    if fresh:
+        warnings.warn(
+            f"this {type(fresh[0]).__name__} was neither started nor stepped, so its prototypes "
+            "are random: call softvq.attach(model, optimizer) before training; or, by hand, "
+            "initialize(latents) before and after_step(out) after each step of the optimizer",
+            stacklevel=4,  # past the decorator of encode
+        )
+    for book in fresh:
+        book.forwards = -math.inf
 
 
 def vectors_last(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..initialize import with_masks
 from .codebook import Codebook
 from .composite import Composite
-from .interface import in_layout, vectors_last
+from .interface import in_layout, vectors_last, warn_of_forgotten_calls
 from .outputs import CodebookOutput, StackOutput
 
 
@@ -127,6 +127,8 @@ class ProductCodebook(Composite):
         Returns:
             int64 (..., G), or (B, ..., G) with ``channel_first``; -1 where masked.
         """
+        if not self.training:
+            warn_of_forgotten_calls(self.codebooks)
         parts = zip(self.codebooks, self._split(z, mask), strict=True)
         return torch.stack([group.encode(part, mask) for group, part in parts], dim=-1)
 

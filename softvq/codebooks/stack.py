@@ -13,7 +13,7 @@ from ..functional import compute_dtype
 from ..initialize import with_masks
 from .codebook import Codebook
 from .composite import Composite
-from .interface import in_layout, vectors_last
+from .interface import in_layout, vectors_last, warn_of_forgotten_calls
 from .outputs import StackOutput
 from .product import ProductCodebook
 
@@ -142,6 +142,8 @@ class CodebookStack(Composite):
         Returns:
             As ``indices`` of :meth:`forward` with ``hard=True``; no level is dropped.
         """
+        if not self.training:
+            warn_of_forgotten_calls(self.codebooks)
         residual, mask = self._grid(z, mask)
         indices = []
         for level, factor in zip(self._parts(), self.pools, strict=True):
