@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eval.doctor.geometry import relative_spread
 from eval.run import open_run, splits_of
 from models import ImageTokenizer
 from softvq import ConstantTemperature, DDCLCodebook, DDCLEMCodebook, Schedule, SoftCodebook
+from softvq.geometry import relative_spread
 from training.data.feed import to_float
 
 DIM, CODES, LATENTS, STEPS = 8, 32, 2048, 1500

@@ -16,6 +16,7 @@ from .codebooks.temperature import (
     TemperatureController,
 )
 from .codebooks.vq import VQCodebook, VQEMACodebook
+from .diagnosis import Diagnosis, diagnose
 from .documents.compressor import DocumentCompressor
 from .documents.proportions import assignments, checked_documents, mean_token, proportions
 from .documents.readout import DDCLReadout, ReadoutOutput
@@ -43,6 +44,7 @@ __all__ = [
     "DDCLCodebook",
     "DDCLEMCodebook",
     "DDCLReadout",
+    "Diagnosis",
     "DocumentCompressor",
     "ProductCodebook",
     "ReadoutOutput",
@@ -59,6 +61,7 @@ __all__ = [
     "assignments",
     "attach",
     "checked_documents",
+    "diagnose",
     "kmeans",
     "mean_token",
     "perplexity_of",

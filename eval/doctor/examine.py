@@ -15,6 +15,7 @@ from eval.run import log_of_checkpoint, splits_of
 from models import ImageTokenizer
 from softvq import SoftCodebook
 from softvq.functional import largest_variance, latent_covariance
+from softvq.geometry import relative_spread
 from training.checkpoint import find_checkpoint, load_checkpoint, load_model
 from training.config import TrainConfig
 from training.config.quantizers import LATTICES, SOFT
@@ -220,7 +221,7 @@ def _level(patient: Patient, measured: ModelMeasures, number: int) -> Iterator[F
     yield gradient.check_epsilon(math.sqrt(float(covariance.trace()) / level.dim), config)
     if config.quantizer.name not in LATTICES:
         if level.codebook_size > 1:
-            spread = geometry.relative_spread(own.codebook, own.latents)
+            spread = relative_spread(own.codebook, own.latents)
             yield temperature.check_collapse(ratio, spread, config)
         yield geometry.check_duplicates(own.codebook, config, number)
         yield geometry.check_far_codes(own.codebook, own.latents, config)

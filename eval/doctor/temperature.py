@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from softvq.diagnosis import COLLAPSED_RATIO, COLLAPSED_SPREAD, SOFT_VARIANCE_SHARE
 from training.config import TrainConfig
 from training.config.quantizers import OWN, SOFT
 from training.config.train_config import END_CODES
@@ -22,15 +23,12 @@ from .advice import (
 )
 from .finding import Finding
 
-# Above T_c collapse attracts; docs/theory.md. The spread is docs/doctor.md's measurement.
-COLLAPSED_RATIO, COLLAPSED_SPREAD = 1.0, 0.15
+# Near the collapse that softvq.diagnosis tells; docs/theory.md, docs/doctor.md.
 NEAR_RATIO, NEAR_SPREAD = 0.75, 0.5
 # Below it a lower T / T_c changes no token.
 FLOOR_RATIO = 1e-4
-# Argmax error over soft error: 1.1 is 0.4 dB, 1.5 is 1.8 dB. V / L_q where no error tells: at 0.5
-# a token is as far from its soft code as that is from the latent.
+# Argmax error over soft error: 1.1 is 0.4 dB, 1.5 is 1.8 dB. V / L_q tells where no error does.
 SOFT_ERROR_RATIO, SEVERE_ERROR_RATIO = 1.1, 1.5
-SOFT_VARIANCE_SHARE = 0.5
 # Log of codes per token over that of its target: healthy runs end at 0.97 to 1.04 (docs/doctor.md).
 MISSED, LEAST_ENTROPY = 1.5, 0.01
 
@@ -40,7 +38,7 @@ def check_collapse(ratio: float | None, spread: float, config: TrainConfig) -> F
 
     Args:
         ratio: T / T_c by the latents of the sample; None for a hard codebook.
-        spread: See :func:`eval.doctor.geometry.relative_spread`.
+        spread: See :func:`softvq.geometry.relative_spread`.
         config: The options of the training, for the advice.
     """
     hot, near_hot = (ratio is not None and ratio >= r for r in (COLLAPSED_RATIO, NEAR_RATIO))

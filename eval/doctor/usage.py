@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from softvq.diagnosis import codes_of, listed
 from training.config import TrainConfig
 from training.config.quantizers import LATTICES, OWN, SOFT
 
@@ -23,7 +24,7 @@ from .advice import (
     size,
     vq_alternatives,
 )
-from .finding import Finding, codes_of, listed, lost_share_severity
+from .finding import Finding, lost_share_severity
 
 # Dead codes beyond what chance explains, of all: below, restarts are about to mend them.
 STARVED = 0.01

@@ -12,6 +12,7 @@ from measures import normal, severity
 from eval.doctor import geometry, gradient, temperature, usage, whole
 from eval.doctor.finding import Finding, format_findings, sorted_findings
 from eval.doctor.gradient import GradientFlow
+from softvq.geometry import neighbour_distances, usual_distance
 from training.config import TrainConfig
 
 config_of = TrainConfig.from_options
@@ -119,8 +120,8 @@ def test_doubles_are_found_even_where_all_codes_have_some(copies):
     doubled = codebook.repeat(copies, 1) + 1e-4 * normal(128 * copies, 16, seed=1)
     finding = geometry.check_duplicates(doubled, EMA)
     assert finding.severity == "severe"
-    distance, _ = geometry.neighbour_distances(codebook)
-    assert geometry.usual_distance(doubled) >= 0.9 * float(distance.median())
+    distance, _ = neighbour_distances(codebook)
+    assert usual_distance(doubled) >= 0.9 * float(distance.median())
 
 
 def test_doubles_are_named():

@@ -17,13 +17,14 @@ from eval.doctor.gradient import gradient_flow
 from eval.doctor.measure import measure
 from models import build_model
 from softvq.functional import assignment
+from softvq.geometry import neighbour_distances, relative_spread
 
 
 @given(st.integers(2, 40), st.integers(1, 6), st.integers(0, 99))
 @settings(max_examples=25, deadline=None)
 def test_neighbours_are_those_of_a_tree(size, dim, seed):
     points = normal(size, dim, seed=seed)
-    distance, other = geometry.neighbour_distances(points)
+    distance, other = neighbour_distances(points)
     expected, who = cKDTree(points.numpy()).query(points.numpy(), k=2)
     np.testing.assert_allclose(distance.numpy(), expected[:, 1], rtol=1e-4)
     assert (other.numpy() == who[:, 1]).mean() == 1
@@ -52,7 +53,7 @@ def test_participation_ratio_and_separation_by_hand():
     prototypes, latents = normal(7, 3).double(), normal(99, 3, seed=1).double() * 2
     spread = ((prototypes - prototypes.mean(0)) ** 2).sum(1).mean().item()
     largest = np.linalg.eigvalsh(np.cov(latents.numpy().T, bias=True))[-1]
-    measured = geometry.relative_spread(prototypes, latents)
+    measured = relative_spread(prototypes, latents)
     assert measured == pytest.approx(math.sqrt(spread / largest), rel=1e-6)
 
 
