@@ -79,7 +79,9 @@ def _trainer(config: TrainConfig, resume: bool, callbacks: Sequence[Callback]) -
     from training.checkpoint import load_checkpoint, new_model
     from training.trainer import Trainer
 
-    new_model(config.model_config(total_steps=1))  # refuses what no model can be made of
+    model = new_model(config.model_config(total_steps=1))  # refuses what no model can be made of
+    if not resume:
+        _say(f"{config.quantizer.name}: the encoder gets {model.levels[-1].encoder_gradient}")
     config, splits = load_data(config, _say)
     folder = Path(str(config.run.out))
     state = load_checkpoint(folder / "last.pt") if resume else None

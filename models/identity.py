@@ -25,6 +25,7 @@ class IdentityCodebook(Codebook):
     """
 
     has_tokens = False
+    encoder_gradient = "the decoder's gradient, for there is no codebook"
 
     def __init__(self, dim: int, *, channel_first: bool = False) -> None:
         super().__init__(dim, 1, channel_first=channel_first)

@@ -37,6 +37,7 @@ class PeerCodebook(Codebook):
     """
 
     straight_through = True
+    encoder_gradient = "what its library defines"
 
     def __init__(
         self,

@@ -44,11 +44,10 @@ class Codebook(Pretrained):
 
     Attributes:
         codebook: (K, D), the prototypes.
-        running_usage: (K,) buffer of softvq's own codebooks, a running mean of how much each
-            prototype is used, in the kind's own unit; restarts compare it with its mean.
+        running_usage: (K,) buffer of softvq's own, a running mean of use in the kind's own unit.
         steps: int64 scalar buffer, the number of calls of :meth:`after_step` so far.
-        straight_through: Whether the decoder's gradient reaches the latents as if the code were
-            the latent.
+        straight_through: Whether latents get the decoder's gradient as if they were the code.
+        encoder_gradient: What the encoder gets from the decoder, in words.
         has_tokens: Whether indices stand for prototypes. Where it is False, all indices are -1, and
             :meth:`decode` and ``hard=True`` raise ``ValueError``.
         pools: (1,): one level, at the latents' own resolution.
@@ -65,6 +64,7 @@ class Codebook(Pretrained):
     running_usage: Tensor
     steps: Tensor
     straight_through: bool = False
+    encoder_gradient: str = "the exact derivative of the code"
     has_tokens: bool = True
     pools: tuple[int, ...] = (1,)
     exact: bool = False

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ..functional import critical_factor
+from .interface import STRAIGHT_THROUGH
 from .soft import SoftCodebook
 from .temperature import TemperatureController
 
@@ -112,6 +113,11 @@ class DDCLCodebook(SoftCodebook):
         if not 0 <= noise <= 1:
             raise ValueError(f"noise must lie in [0, 1], got {noise}")
         self.noise = noise
+        if noise:
+            self.encoder_gradient = (
+                "the exact derivative of the code, in training with an error of random direction "
+                f"for {100 * noise:g} % of the tokens"
+            )
         self.codebook = nn.Parameter(torch.randn(codebook_size, dim))
 
 
@@ -180,6 +186,7 @@ class DDCLEMCodebook(SoftCodebook):
     """
 
     straight_through = True
+    encoder_gradient = STRAIGHT_THROUGH
 
     def __init__(
         self,

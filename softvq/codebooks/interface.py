@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .codebook import Codebook
 
 
+# What the encoder gets from the decoder where the code has no derivative of use.
+STRAIGHT_THROUGH = "the decoder's gradient straight through, as if the code were the latent"
 # Forwards with gradients after which somebody who calls nothing else has forgotten it.
 SURELY_A_TRAINING = 10
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..functional import nearest_codes, token_weights
 from .codebook import Codebook
-from .interface import BatchStatistics
+from .interface import STRAIGHT_THROUGH, BatchStatistics
 from .outputs import CodebookOutput
 
 
@@ -25,6 +25,7 @@ class _HardCodebook(Codebook):
     """
 
     straight_through = True
+    encoder_gradient = STRAIGHT_THROUGH
 
     def _commit(self, commitment: float) -> None:
         """Set the weight of the encoder's term; for the constructor."""

@@ -66,7 +66,11 @@ def test_a_run_says_what_it_does_and_what_to_do_next(tmp_path):
     result = command(*arguments(out=out))
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
-    lines = result.stdout.splitlines()
+    gradient, *lines = result.stdout.splitlines()
+    assert gradient == (
+        "ddcl-em: the encoder gets the decoder's gradient straight through, as if the code were "
+        "the latent"
+    )
     assert lines[0].startswith(
         "256 training, 64 validation and 64 test images of patches (crops of"
     )
@@ -82,10 +86,28 @@ def test_a_run_says_what_it_does_and_what_to_do_next(tmp_path):
     assert f"{test['mse_soft']:8.5f} {test['mse_argmax']:8.5f}" in lines[6]
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"quantizer": "ddcl"}, "exact derivative of the code, in training with .* for 70 % of"),
+        ({"quantizer": "ddcl", "noise": 0.0}, "the exact derivative of the code$"),
+        ({"quantizer": "vq-ema"}, "straight through"),
+        ({"quantizer": "fsq"}, "what its library defines"),
+        ({"quantizer": "none"}, "there is no codebook"),
+    ],
+)
+def test_the_first_line_says_which_gradient_the_encoder_gets(tmp_path, options, words):
+    result = command(*arguments(out=tmp_path / "run", steps=1, **options))
+    assert result.exit_code == 0, result.output
+    first = result.stdout.splitlines()[0]
+    assert first.startswith(f"{options['quantizer']}: the encoder gets ")
+    assert re.search(words, first)
+
+
 def test_no_codebook_prints_its_table(tmp_path):
     result = command(*arguments(quantizer="none", out=tmp_path / "run"))
     assert result.exit_code == 0, result.output
-    header, *rows = result.stdout.splitlines()[3:6]
+    header, *rows = result.stdout.splitlines()[4:7]
     assert [len(row) for row in rows] == [len(header)] * 2
     assert all(row.split().count("-") == 7 for row in rows)
     for line in metrics(tmp_path / "run"):
@@ -118,7 +140,7 @@ def test_auto_trains_on_patches_where_there_is_no_cifar10(tmp_path, no_download)
     words = arguments(dataset="auto", data_dir=tmp_path / "data", out=out, steps=1)
     result = command(*words)
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[0].startswith(f"no CIFAR-10 in {tmp_path / 'data'} and the")
+    assert result.stdout.splitlines()[1].startswith(f"no CIFAR-10 in {tmp_path / 'data'} and the")
     # A resumed run must find the same images, whatever the network says then.
     assert json.loads((out / "config.json").read_text())["dataset"] == "patches"
 
