@@ -16,6 +16,16 @@ from .functional import largest_variance, latent_covariance
 from .geometry import DOUBLE, neighbour_distances, relative_spread, usual_distance
 from .utilization import perplexity_of
 
+__all__ = [
+    "COLLAPSED_RATIO",
+    "COLLAPSED_SPREAD",
+    "SOFT_VARIANCE_SHARE",
+    "Diagnosis",
+    "codes_of",
+    "diagnose",
+    "listed",
+]
+
 # T / T_c above which collapse attracts, and the spread of prototypes that are one, or nearly.
 COLLAPSED_RATIO, COLLAPSED_SPREAD = 1.0, 0.15
 # V / L_q at which a token is as far from its soft code as that is from the latent.

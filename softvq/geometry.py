@@ -12,6 +12,8 @@ from torch import Tensor
 
 from .functional import largest_variance, latent_covariance, squared_distances
 
+__all__ = ["DOUBLE", "neighbour_distances", "relative_spread", "usual_distance"]
+
 # A prototype this close to another, of the usual distance between neighbours, is its double: the
 # two differ by a hundredth of a cell's squared width.
 DOUBLE = 0.1

@@ -11,8 +11,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import softvq
+import softvq.diagnosis
 import softvq.functional
+import softvq.geometry
 
+MODULES = (softvq, softvq.functional, softvq.geometry, softvq.diagnosis)
 RECORD = Path(__file__).with_name("public_api.txt")
 
 
@@ -40,12 +43,15 @@ def members(name: str, kind: type) -> list[str]:
 
 
 def public_api() -> str:
-    """A line for each public name of ``softvq`` and ``softvq.functional``, with its signature."""
+    """A line for each public name of the public modules, with its signature."""
     lines = []
-    for module in (softvq, softvq.functional):
+    for module in MODULES:
         for name in sorted(module.__all__):
             value, full = getattr(module, name), f"{module.__name__}.{name}"
-            lines += members(full, value) if inspect.isclass(value) else [full + signature(value)]
+            if inspect.isclass(value):
+                lines += members(full, value)
+            else:
+                lines.append(full + signature(value) if callable(value) else f"{full} = {value}")
     return "\n".join(lines) + "\n"
 
 
@@ -57,7 +63,7 @@ def test_the_public_api_is_the_one_recorded():
 
 
 def test_what_is_exported_is_documented():
-    for module in (softvq, softvq.functional):
+    for module in MODULES:
         for name in module.__all__:
             assert inspect.getdoc(getattr(module, name)), name
 

@@ -68,7 +68,11 @@ def _open(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     verbosity = logging.get_verbosity()
     logging.set_verbosity(CRITICAL)
     # weights_misfit says which weights were missing or of another shape.
-    how = {"dtype": torch.float32, "ignore_mismatched_sizes": True, "output_loading_info": True}
+    how: dict[str, Any] = {
+        "dtype": torch.float32,
+        "ignore_mismatched_sizes": True,
+        "output_loading_info": True,
+    }
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         model, info = AutoModel.from_pretrained(folder, local_files_only=True, **how)
