@@ -25,7 +25,7 @@ def kmeans(latents: Tensor, codebook_size: int, *, seed: int = 0, iterations: in
         (K, D), pairwise distinct.
 
     Raises:
-        ValueError: If N < K, or a latent is not finite.
+        ValueError: If N < K, a latent is not finite, or there are fewer than 0 iterations.
 
     Warns:
         UserWarning: If fewer than K latents are distinct; the rest are then near-copies.
@@ -35,6 +35,8 @@ def kmeans(latents: Tensor, codebook_size: int, *, seed: int = 0, iterations: in
         >>> kmeans(pair, 2).sort(dim=0).values.flatten().tolist()
         [0.10000000149011612, 1.100000023841858]
     """
+    if iterations < 0:
+        raise ValueError(f"iterations must be at least 0, got {iterations}")
     if latents.shape[0] < codebook_size:
         raise ValueError(
             f"k-means needs at least codebook_size={codebook_size} latents, got "

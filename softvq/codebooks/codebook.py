@@ -16,7 +16,7 @@ from ..initialize import kmeans, with_masks
 from ..serialization import Pretrained
 from .interface import (
     BatchStatistics,
-    batch_statistics,
+    after_step_of,
     checked_indices,
     in_layout,
     unflattened,
@@ -48,8 +48,7 @@ class Codebook(Pretrained):
         steps: int64 scalar buffer, the number of calls of :meth:`after_step` so far.
         straight_through: Whether latents get the decoder's gradient as if they were the code.
         encoder_gradient: What the encoder gets from the decoder, in words.
-        has_tokens: Whether indices stand for prototypes. Where it is False, all indices are -1, and
-            :meth:`decode` and ``hard=True`` raise ``ValueError``.
+        has_tokens: Whether indices stand for prototypes; else all are -1, and decoding is refused.
         pools: (1,): one level, at the latents' own resolution.
         exact: Whether training, too, outputs the code itself; a stack sets it where levels follow.
         frozen: Whether :meth:`freeze` has been called.
@@ -74,7 +73,7 @@ class Codebook(Pretrained):
     def __init__(self, dim: int, codebook_size: int, *, channel_first: bool = False) -> None:
         super().__init__()
         for name, size in (("dim", dim), ("codebook_size", codebook_size)):
-            if isinstance(size, float | str):
+            if not isinstance(size, int) or isinstance(size, bool):
                 raise TypeError(f"{name} must be a whole number, got {size!r}")
         if dim < 1 or codebook_size < 1:
             raise ValueError(f"dim and codebook_size must be >= 1, got {dim=}, {codebook_size=}")
@@ -159,7 +158,7 @@ class Codebook(Pretrained):
             FloatingPointError: If the latents hold NaN or infinity; no state has moved then.
             TypeError: If no output is given.
         """
-        self._step(batch_statistics(outs))
+        after_step_of((self,), [(out,) for out in outs])
 
     def _step(self, batch: BatchStatistics) -> None:
         if not self.frozen:
@@ -223,6 +222,7 @@ class Codebook(Pretrained):
     def freeze(self) -> None:
         """Stop training from changing any state; gradients still reach the encoder."""
         self.codebook.requires_grad_(False)
+        self.codebook.grad = None  # an optimizer moves by what it remembers where there is one
         self.frozen = True
 
     @torch.no_grad()

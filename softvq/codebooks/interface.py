@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from .codebook import Codebook
 
 
+# All integers that int64 holds.
+INTEGERS = (
+    *(torch.int64, torch.int32, torch.int16, torch.int8),
+    *(torch.uint8, torch.uint16, torch.uint32),
+)
 # What the encoder gets from the decoder where the code has no derivative of use.
 STRAIGHT_THROUGH = "the decoder's gradient straight through, as if the code were the latent"
 # Forwards with gradients after which somebody who calls nothing else has forgotten it.
@@ -73,10 +78,11 @@ def batch_statistics(outs: Sequence[CodebookOutput]) -> BatchStatistics:
     counts = torch.stack([part.sum() for part in kept]).to(outs[0].usage)
     weights = counts / counts.sum().clamp_min(1)
     tokens = torch.cat([out.latents[part] for out, part in zip(outs, kept, strict=True)])
-    if not bool(tokens.isfinite().all()):
+    # Squares, which the state is made of, overflow before the latents do.
+    if not bool(tokens.square().sum(dim=1).isfinite().all()):
         raise FloatingPointError(
-            "the latents given to the codebook hold NaN or infinity; lower the learning rate, "
-            "or look for an overflow in the encoder (half precision?)"
+            "the latents given to the codebook hold NaN or infinity, or numbers whose squares "
+            "are; lower the learning rate, or look for an overflow in the encoder (half precision?)"
         )
     return BatchStatistics(
         tokens=tokens,
@@ -96,9 +102,22 @@ def after_step_of(levels: Sequence[Codebook], outs: Sequence[Sequence[CodebookOu
 
     Raises:
         FloatingPointError: If the latents of a level hold NaN or infinity.
+        ValueError: If an output is another codebook's.
         TypeError: If no output is given.
     """
+    if any(len(out) != len(levels) for out in outs):
+        raise ValueError(
+            f"after_step needs the output of these {len(levels)} codebooks, got one of "
+            f"{[len(out) for out in outs]}"
+        )
     batches = [batch_statistics([out[n] for out in outs]) for n in range(len(levels))]
+    for level, batch in zip(levels, batches, strict=True):
+        own, given = (level.dim, level.codebook_size), (batch.tokens.shape[1], len(batch.usage))
+        if own != given:
+            raise ValueError(
+                f"after_step needs this codebook's own output: it has D = {own[0]} and K = "
+                f"{own[1]}, the output is of one with D = {given[0]} and K = {given[1]}"
+            )
     for level, batch in zip(levels, batches, strict=True):
         level._step(batch)
 
@@ -139,8 +158,9 @@ def vectors_last(
         TypeError: If a dtype does not fit.
     """
     least_axes = max(least_axes, 2 if channel_first else 1)
-    if not z.is_floating_point():
-        raise TypeError(f"latents must be floating point, got {z.dtype}")
+    if not isinstance(z, Tensor) or not z.is_floating_point():
+        given = z.dtype if isinstance(z, Tensor) else f"a {type(z).__name__}"
+        raise TypeError(f"latents must be a floating-point tensor, got {given}")
     if z.dim() < least_axes or z.shape[1 if channel_first else -1] != dim:
         layout = "(B, D, ...)" if channel_first else "(..., D)"
         raise ValueError(
@@ -166,8 +186,9 @@ def check_mask(mask: Tensor, shape: Sequence[int], whose: str) -> None:
         ValueError: If the shape does not fit.
         TypeError: If the dtype does not fit.
     """
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be bool (False for padding), got {mask.dtype}")
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        given = mask.dtype if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
+        raise TypeError(f"mask must be a bool tensor (False for padding), got {given}")
     if mask.shape != shape:
         raise ValueError(
             f"mask must be bool and must have {whose} {tuple(shape)}, got {tuple(mask.shape)}"
@@ -191,8 +212,10 @@ def checked_indices(indices: Tensor, size: int) -> Tensor:
         IndexError: If an index lies outside [-1, K).
         TypeError: If the indices are not integers.
     """
-    if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
-        raise TypeError(f"indices must be integers, got {indices.dtype}")
+    # What int64 does not hold wraps in silence.
+    if not isinstance(indices, Tensor) or indices.dtype not in INTEGERS:
+        given = indices.dtype if isinstance(indices, Tensor) else f"a {type(indices).__name__}"
+        raise TypeError(f"indices must be a tensor of integers, got {given}")
     # Indexing takes uint8 for a mask, and the other narrow dtypes not at all.
     indices = indices.to(torch.int64)
     # A captured graph cannot branch on values.

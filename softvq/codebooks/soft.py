@@ -53,8 +53,8 @@ class SoftCodebook(Codebook):
     def _weigh(self, commitment: float, variance_weight: float, usage_weight: float) -> None:
         """Set the weights of the loss, which the subclasses explain; for the constructor."""
         for name, weight in (("commitment", commitment), ("usage_weight", usage_weight)):
-            if weight < 0:
-                raise ValueError(f"{name} must be >= 0, got {weight}")
+            if not 0 <= weight < math.inf:
+                raise ValueError(f"{name} must be >= 0 and finite, got {weight}")
         self.commitment = commitment
         self.variance_weight = variance_weight
         self.usage_weight = usage_weight

@@ -68,10 +68,11 @@ class CodebookStack(Composite):
     ) -> None:
         super().__init__()
         pools = tuple(pools) if pools is not None else (1,) * len(levels)
-        if not levels or len(pools) != len(levels) or min(pools) < 1:
+        whole = all(isinstance(pool, int) and pool > 0 for pool in pools)
+        if not levels or len(pools) != len(levels) or not whole:
             raise ValueError(
-                "a stack needs at least one level, and for each a pooling factor of at least 1; "
-                f"got {len(levels)} levels and pools {pools}"
+                "a stack needs at least one level, and for each a whole pooling factor of at least "
+                f"1; got {len(levels)} levels and pools {pools}"
             )
         if len({level.dim for level in levels}) > 1 or any(lv.channel_first for lv in levels):
             raise ValueError(
@@ -81,8 +82,8 @@ class CodebookStack(Composite):
             )
         if len(set(map(id, levels))) < len(levels):
             raise ValueError("each level needs a codebook of its own, got one of them twice")
-        if not 0 <= level_dropout <= 1:
-            raise ValueError(f"level_dropout must lie in [0, 1], got {level_dropout}")
+        if not 0 <= level_dropout < 1:
+            raise ValueError(f"level_dropout must lie in [0, 1), got {level_dropout}")
         for level in levels[:-1]:
             level.exact = True  # the next level codes what this code leaves over
         self.levels = nn.ModuleList(levels)

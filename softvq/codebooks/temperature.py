@@ -40,8 +40,11 @@ class Schedule:
     hold: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.start > 0 and (self.end is None or self.end > 0)):
-            raise ValueError(f"schedule values must be positive, got {self.start} to {self.end}")
+        end = self.start if self.end is None else self.end
+        if not (0 < self.start < math.inf and 0 < end < math.inf):
+            raise ValueError(
+                f"schedule values must be positive and finite, got {self.start} to {self.end}"
+            )
         if not 0 <= self.hold <= self.steps:
             raise ValueError(f"hold must lie in [0, steps={self.steps}], got {self.hold}")
 

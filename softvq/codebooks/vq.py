@@ -6,6 +6,7 @@ van den Oord et al., 2017, https://arxiv.org/abs/1711.00937: equation 3 for the 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -29,8 +30,8 @@ class _HardCodebook(Codebook):
 
     def _commit(self, commitment: float) -> None:
         """Set the weight of the encoder's term; for the constructor."""
-        if commitment < 0:
-            raise ValueError(f"commitment must be >= 0, got {commitment}")
+        if not 0 <= commitment < math.inf:
+            raise ValueError(f"commitment must be >= 0 and finite, got {commitment}")
         self.commitment = commitment
 
     def _weighted(self, losses: dict[str, Tensor]) -> Tensor:

@@ -86,6 +86,8 @@ class DocumentCompressor(nn.Module):
                 f"between each and the next; got {len(codebooks)} codebooks and segments "
                 f"{list(segments)}"
             )
+        if len(set(map(id, codebooks))) < len(codebooks):
+            raise ValueError("each layer needs a codebook of its own, got one of them twice")
         if len({c.dim for c in codebooks}) > 1 or any(c.channel_first for c in codebooks):
             raise ValueError(
                 "all codebooks need the same dim, and channel_first=False; got dims "

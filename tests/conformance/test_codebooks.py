@@ -119,7 +119,7 @@ WRONG = [
     (TypeError, "integers, got torch.bool", lambda c: c.decode(torch.zeros(3) > 0)),
     (ValueError, rf"dim = {DIM}, got shape \(", lambda c: c(to_layout(torch.zeros(2, 3, 7), c))),
     (ValueError, r"got shape \(\)", lambda c: c(torch.zeros(()))),
-    (TypeError, r"floating point, got torch\.int64", lambda c: c(latents(c, 2, 3).long())),
+    (TypeError, r"floating-point tensor, got torch\.int64", lambda c: c(latents(c, 2, 3).long())),
     (ValueError, r"\(2, 3\), got \(3, 2\)", lambda c: c(latents(c, 2, 3), torch.ones(3, 2) > 0)),
     (TypeError, r"bool.*torch\.float32", lambda c: c(latents(c, 2, 3), torch.ones(2, 3))),
     (ValueError, f"dim={DIM}, codebook_size=0", lambda c: type(c)(DIM, 0)),

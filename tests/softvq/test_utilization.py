@@ -107,7 +107,7 @@ def test_wrong_calls():
         tracker.update(torch.tensor([0.7]))
     with pytest.raises(TypeError, match=r"integers, got torch\.bool"):
         tracker.update(torch.tensor([True]))
-    with pytest.raises(TypeError, match=r"mask must be bool.*torch\.int64"):
+    with pytest.raises(TypeError, match=r"mask must be a bool tensor.*torch\.int64"):
         tracker.update(torch.tensor([0, 1]), torch.tensor([1, 0]))
     with pytest.raises(ValueError, match="no epoch has ended"):
         tracker.write(None, 0)

@@ -210,8 +210,12 @@ def zeros(*shape, value=0):
     [
         (ValueError, "at least 3 axes", lambda _, pyramid: pyramid(torch.randn(5, DIM))),
         (ValueError, "D = dim = 4", lambda flat, _: flat(torch.randn(5, 3))),
-        (TypeError, "floating point", lambda flat, _: flat(zeros(5, DIM))),
-        (TypeError, "mask must be bool", lambda flat, _: flat(torch.randn(5, DIM), torch.ones(5))),
+        (TypeError, "floating-point", lambda flat, _: flat(zeros(5, DIM))),
+        (
+            TypeError,
+            "mask must be a bool tensor",
+            lambda flat, _: flat(torch.randn(5, DIM), torch.ones(5)),
+        ),
         (ValueError, "mask must", lambda flat, _: flat(torch.randn(5, DIM), zeros(4) == 0)),
         (ValueError, "give a list", lambda _, pyramid: pyramid.decode(zeros(2, 4, 4, 2))),
         (ValueError, "1 to 2 levels", lambda flat, _: flat.decode(zeros(2, 4, 3))),

@@ -53,10 +53,11 @@ def test_schedule_without_an_end_is_constant():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Schedule(0.0), r"positive, got 0\.0"),
-        (lambda: Schedule(-1.0, 2.0), r"positive, got -1\.0 to 2\.0"),
-        (lambda: Schedule(1.0, 0.0), r"positive, got 1\.0 to 0\.0"),
-        (lambda: Schedule(math.nan), "positive, got nan"),
+        (lambda: Schedule(0.0), r"positive and finite, got 0\.0"),
+        (lambda: Schedule(-1.0, 2.0), r"positive and finite, got -1\.0 to 2\.0"),
+        (lambda: Schedule(1.0, 0.0), r"positive and finite, got 1\.0 to 0\.0"),
+        (lambda: Schedule(math.inf), "positive and finite, got inf"),
+        (lambda: Schedule(math.nan), "positive and finite, got nan"),
         (lambda: Schedule(1.0, 2.0, 5, 6), r"hold must lie in \[0, steps=5\], got 6"),
         (lambda: Schedule(1.0, 2.0, 5, -1), r"hold must lie in \[0, steps=5\], got -1"),
         (lambda: CodesPerToken(Schedule(0.5)), r"fewer than 1.*0\.5 to 0\.5"),
