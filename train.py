@@ -12,6 +12,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ import click
 from training.config import PRESETS, TrainConfig
 from training.config.cli import ConfigCommand, config_options, given_config
 from training.errors import DivergedError
-from training.start import check_run_folder, load_data, write_status
+from training.run_folder import check_run_folder, held_run_folder
+from training.start import load_data, write_status
 
 if TYPE_CHECKING:
     from training.callbacks import Callback
@@ -49,10 +51,10 @@ def train(config: TrainConfig, *, resume: bool = False, callbacks: Sequence[Call
     from training.checkpoint import write_text
     from training.distributed import process_group, rank
 
-    with process_group():
+    with process_group(), ExitStack() as held:
         if config.run.out and not resume:
             check_run_folder(Path(config.run.out))
-        trainer = _trainer(config, resume, callbacks)
+        trainer = _trainer(config, resume, callbacks, held)
         if trainer.step >= trainer.total_steps:
             _say(
                 f"nothing to train: the run in {trainer.folder} is at step {trainer.step}, and "
@@ -74,9 +76,12 @@ def _say(text: str, err: bool = False) -> None:
         click.echo(text, err=err)
 
 
-def _trainer(config: TrainConfig, resume: bool, callbacks: Sequence[Callback]) -> Trainer:
-    """A run that has its data and its start, or its last checkpoint."""
+def _trainer(
+    config: TrainConfig, resume: bool, callbacks: Sequence[Callback], held: ExitStack
+) -> Trainer:
+    """A run that has its data, its folder to itself, and its start, or its last checkpoint."""
     from training.checkpoint import load_checkpoint, new_model
+    from training.distributed import rank
     from training.trainer import Trainer
 
     model = new_model(config.model_config(total_steps=1))  # refuses what no model can be made of
@@ -84,6 +89,8 @@ def _trainer(config: TrainConfig, resume: bool, callbacks: Sequence[Callback]) -
         _say(f"{config.quantizer.name}: the encoder gets {model.levels[-1].encoder_gradient}")
     config, splits = load_data(config, _say)
     folder = Path(str(config.run.out))
+    if rank() == 0:
+        held.enter_context(held_run_folder(folder))
     state = load_checkpoint(folder / "last.pt") if resume else None
     if state is None:  # what follows may take minutes; a finished run has only that to say
         _say(_header(splits, folder))

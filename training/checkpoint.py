@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -76,8 +77,31 @@ def _umask() -> int:
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Save tensors and plain values, loadable with ``weights_only=True``."""
-    write_atomic(path, lambda file: torch.save({"format": FORMAT, **state}, file))
+    """Save tensors and plain values, and a digest, loadable with ``weights_only=True``."""
+    state = {"format": FORMAT, **state}
+    state["digest"] = digest_of(state)
+    write_atomic(path, lambda file: torch.save(state, file))
+
+
+def digest_of(state: dict[str, Any]) -> str:
+    """SHA-256 of all tensors of a checkpoint with their names, in hexadecimal."""
+    digest = hashlib.sha256()
+
+    def add(name: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key in value:
+                add(f"{name}/{key}", value[key])
+        elif isinstance(value, list | tuple):
+            for number, part in enumerate(value):
+                add(f"{name}/{number}", part)
+        elif isinstance(value, torch.Tensor):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            # Bytes, whatever the dtype and the layout are.
+            plain = value.detach().cpu().contiguous().reshape(-1)
+            digest.update(plain.view(torch.uint8).numpy().tobytes())
+
+    add("", state)
+    return digest.hexdigest()
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -103,6 +127,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} has checkpoint format {state['format']}, this version reads {FORMAT}: "
             "use the version of softvq that wrote it"
+        )
+    if "digest" in given and state["digest"] != digest_of(state):
+        raise CheckpointError(
+            f"{path} is damaged: its tensors are not those that were saved (their digest differs); "
+            "use the run's other checkpoint, or a copy. To go on with it all the same, delete the "
+            "key 'digest' from it"
         )
     if not given >= KEYS:
         raise CheckpointError(
@@ -154,21 +184,30 @@ def new_model(model_config: dict[str, Any]) -> ImageTokenizer:
         raise UserError(str(error)) from error
 
 
-def load_model(state: dict[str, Any], origin: str = "the checkpoint") -> ImageTokenizer:
+def load_model(
+    state: dict[str, Any], origin: str = "the checkpoint", *, finite: bool = True
+) -> ImageTokenizer:
     """The model of a checkpoint, in eval mode.
 
     Args:
         state: What :func:`load_checkpoint` returned.
         origin: Name of the file, for errors.
+        finite: Whether to refuse weights that are no numbers.
 
     Raises:
-        CheckpointError: If its weights are not those of its config.
+        CheckpointError: If its weights are not those of its config, or are no numbers.
     """
     try:
         model = build_model(state["model_config"])
         model.load_state_dict(state["model"])
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         raise mismatch(origin, error) from error
+    broken = [name for name, value in model.state_dict().items() if not value.isfinite().all()]
+    if finite and broken:
+        raise CheckpointError(
+            f"{origin} holds NaN or infinity in {broken[0]} and {len(broken) - 1} more: the run "
+            "lost its numbers; use its other checkpoint, or train again at a lower --lr"
+        )
     return model.eval()
 
 

@@ -10,27 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .config import TrainConfig
-from .errors import UserError
 
 if TYPE_CHECKING:
     from .data.splits import ImageSplits
-
-
-def check_run_folder(folder: Path) -> None:
-    """Refuse a folder that holds a run, or that cannot be made.
-
-    Raises:
-        UserError: If a new run must not or cannot go there.
-    """
-    if (folder / "last.pt").exists():
-        raise UserError(
-            f"{folder} already holds a run; add --resume to continue it, or change --out"
-        )
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise UserError(
-            f"--out {folder} cannot be made: {nearest} is not a folder that can be written to"
-        )
 
 
 def default_run_folder(config: TrainConfig, dataset: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from .errors import UserError
+
+# PyTorch loads nothing but tensors and plain values where this is set, whatever it was told.
+WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 class WeightsError(UserError):
@@ -55,14 +60,26 @@ def fetch_weights(fetch: Callable[[], Any], option: str, what: str) -> Any:
     Raises:
         WeightsError: If it fails.
     """
+    # What lies in a cache may be anybody's, and the libraries load it as a pickle that runs code.
+    forced = os.environ.get(WEIGHTS_ONLY)
+    os.environ[WEIGHTS_ONLY] = "1"
     try:
         return fetch()
+    except pickle.UnpicklingError as error:
+        raise WeightsError(
+            f"the cached file of {what} holds more than weights: it is damaged, or not what it "
+            f"should be; delete it, or give the file with {option}"
+        ) from error
     except (OSError, RuntimeError) as error:  # torch.hub: RuntimeError for a wrong hash
         reason = str(error).split("\n", 1)[0]
         raise WeightsError(
             f"{what} could not be downloaded ({type(error).__name__}: {reason:.80}); get them on "
             f"another machine and give the file with {option}"
         ) from error
+    finally:
+        os.environ.pop(WEIGHTS_ONLY)
+        if forced is not None:
+            os.environ[WEIGHTS_ONLY] = forced
 
 
 def fill(network: nn.Module, weights: dict[str, Tensor], option: str, file: object) -> None:

@@ -110,7 +110,7 @@ def diagnose(
 
     def findings(path: Path, state: dict[str, Any]) -> list[Finding]:
         broken = whole.check_non_finite(state["model"], config)
-        model = load_model(state, str(path)).to(choose_device(device))
+        model = load_model(state, str(path), finite=False).to(choose_device(device))
         if broken is not None:
             return [broken]  # nothing that is measured from here on would mean anything
         return examine(Patient(state, config, model, sample(), lines))

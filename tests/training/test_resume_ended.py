@@ -15,6 +15,8 @@ from small_runs import (
     without_figures,
 )
 
+from training.checkpoint import save_checkpoint
+
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch):
@@ -85,7 +87,7 @@ def test_a_damaged_state_or_other_data_is_one_line_of_error(tmp_path, damage, st
     out = run_small(tmp_path / "run", quantizer="vq", epochs=1)
     state = checkpoint(out)
     damage(state)
-    torch.save(state, out / "last.pt")
+    save_checkpoint(out / "last.pt", state)
     result = command("--resume", "--epochs", 2, "--out", out)
     assert result.exit_code == status
     assert result.stderr.startswith("Error: ")

@@ -214,12 +214,3 @@ def test_compile_trains_the_same_model(tmp_path, monkeypatch, quantizer):
     # Names without the wrapper's prefix: the checkpoint is that of the plain model.
     states = [checkpoint(tmp_path / name)["model"] for name in ("plain", "compiled")]
     assert states[0].keys() == states[1].keys()
-
-
-def test_a_run_that_ended_before_its_first_checkpoint_is_replaced(tmp_path):
-    """Its folder holds nothing to continue from."""
-    out = tmp_path / "run"
-    out.mkdir()
-    (out / "metrics.jsonl").write_text('{"epoch": 1, "step": 8, "split": "train"}\n')
-    assert command(*arguments(out=out, epochs=1)).exit_code == 0
-    assert [line["split"] for line in metrics(out)] == ["train", "val", "test"]

@@ -235,18 +235,17 @@ def test_the_gap_is_a_table_of_text(runs):
     assert hard["gap"][0]["mse"] == hard["mse_argmax"]
 
 
-def test_a_diverged_run_has_a_report_and_a_page(runs, tmp_path):
+def test_a_checkpoint_without_numbers_is_one_line_of_error(runs, tmp_path):
     state = checkpoint(runs["ddcl-em"], "best.pt")
     name = next(name for name in state["model"] if name.startswith("decoder"))
     state["model"][name].fill_(math.nan)
     save_checkpoint(tmp_path / "nan.pt", state)
     words = ("--limit-test", 4, "--refit-steps", 0, "--json", tmp_path / "nan.json")
     result = evaluate("report", tmp_path / "nan.pt", *words, "--html", tmp_path / "nan.html")
-    assert result.exit_code == 0, result.output
-    figures = json.loads((tmp_path / "nan.json").read_text(), parse_constant=refuse_constant)
-    assert figures["mse_argmax"] is None
-    page = (tmp_path / "nan.html").read_text()
-    assert "NaN" in page or "non finite" in page
+    assert result.exit_code == 1
+    assert f"holds NaN or infinity in {name} and 0 more" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["nan.pt"]
 
 
 def test_the_worst_images_of_the_page_are_of_all(runs, tmp_path):
