@@ -20,7 +20,7 @@ import click
 
 from training.config import PRESETS, TrainConfig
 from training.config.cli import ConfigCommand, config_options, given_config
-from training.errors import DivergedError
+from training.errors import DivergedError, UserError
 from training.run_folder import check_run_folder, held_run_folder
 from training.start import load_data, write_status
 
@@ -29,13 +29,23 @@ if TYPE_CHECKING:
     from training.data.splits import ImageSplits
     from training.trainer import Trainer
 
+# An epoch of fewer steps is said before the training on a folder of images.
+FEW_STEPS = 10
 
-def train(config: TrainConfig, *, resume: bool = False, callbacks: Sequence[Callback] = ()) -> Path:
+
+def train(
+    config: TrainConfig,
+    *,
+    resume: bool = False,
+    changed_images: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Path:
     """Train a model and leave a run folder.
 
     Args:
         config: The options.
         resume: Whether to continue the run in ``config.run.out`` from its last checkpoint.
+        changed_images: Whether to continue although the pixels are not those of the start.
         callbacks: Further :class:`training.callbacks.Callback` objects, which observe the run.
 
     Returns:
@@ -54,7 +64,7 @@ def train(config: TrainConfig, *, resume: bool = False, callbacks: Sequence[Call
     with process_group(), ExitStack() as held:
         if config.run.out and not resume:
             check_run_folder(Path(config.run.out))
-        trainer = _trainer(config, resume, callbacks, held)
+        trainer = _trainer(config, resume, changed_images, callbacks, held)
         if trainer.step >= trainer.total_steps:
             _say(
                 f"nothing to train: the run in {trainer.folder} is at step {trainer.step}, and "
@@ -64,7 +74,7 @@ def train(config: TrainConfig, *, resume: bool = False, callbacks: Sequence[Call
         if rank() == 0:
             write_text(trainer.folder / "config.json", trainer.config.to_json())
         if resume:
-            _say(_header(trainer.splits, trainer.folder))
+            _say(_header(trainer.splits, trainer.config, trainer.folder))
         _run(trainer)
     return trainer.folder
 
@@ -77,7 +87,11 @@ def _say(text: str, err: bool = False) -> None:
 
 
 def _trainer(
-    config: TrainConfig, resume: bool, callbacks: Sequence[Callback], held: ExitStack
+    config: TrainConfig,
+    resume: bool,
+    changed_images: bool,
+    callbacks: Sequence[Callback],
+    held: ExitStack,
 ) -> Trainer:
     """A run that has its data, its folder to itself, and its start, or its last checkpoint."""
     from training.checkpoint import load_checkpoint, new_model
@@ -92,8 +106,10 @@ def _trainer(
     if rank() == 0:
         held.enter_context(held_run_folder(folder))
     state = load_checkpoint(folder / "last.pt") if resume else None
+    if state is not None and changed_images:
+        state.pop("images_digest", None)
     if state is None:  # what follows may take minutes; a finished run has only that to say
-        _say(_header(splits, folder))
+        _say(_header(splits, config, folder))
         if config.quantizer.kmeans_init:
             _say(f"placing {config.model.codebook_size} prototypes by k-means")
     try:
@@ -103,11 +119,21 @@ def _trainer(
         raise
 
 
-def _header(splits: ImageSplits, folder: Path) -> str:
-    return (
-        f"{len(splits.train)} training, {len(splits.val)} validation and {len(splits.test)} test "
-        f"images of {splits.name} ({splits.source})\nrun folder: {folder}"
-    )
+def _header(splits: ImageSplits, config: TrainConfig, folder: Path) -> str:
+    sizes, batch = splits.sizes, config.optimizer.batch_size
+    lines = [
+        f"{sizes[0]} training, {sizes[1]} validation and {sizes[2]} test images of {splits.name} "
+        f"({splits.source})",
+        f"run folder: {folder}",
+    ]
+    steps = max(sizes[0] // batch, 1)
+    if splits.name == "folder" and steps < FEW_STEPS and config.optimizer.steps is None:
+        lines.append(
+            f"few images: an epoch is {steps} step{'s'[: steps > 1]} of {min(batch, sizes[0])} "
+            f"images, {steps * config.optimizer.epochs} in all, and some thousands make a good "
+            "model; give more --epochs or a smaller --batch-size"
+        )
+    return "\n".join(lines)
 
 
 def _run(trainer: Trainer) -> None:
@@ -143,13 +169,21 @@ def _run(trainer: Trainer) -> None:
 )
 @click.option("--preset", type=click.Choice(sorted(PRESETS)), help="Defaults for a purpose.")
 @click.option("--resume", is_flag=True, help="Continue the run in --out.")
+@click.option(
+    "--changed-images", is_flag=True, help="With --resume: go on with other pixels than before."
+)
 @click.pass_context
-def main(context: click.Context, /, preset: str | None, resume: bool, **options: Any) -> None:
+def main(
+    context: click.Context, /, preset: str | None, resume: bool, changed_images: bool, **_: Any
+) -> None:
     """Train a VQ-VAE with a soft or hard codebook, and watch its utilization.
 
     The run folder gets config.json, metrics.jsonl, checkpoints and TensorBoard events.
     """
-    folder = train(given_config(context, preset, resume), resume=resume)
+    if changed_images and not resume:
+        raise UserError("--changed-images is for a run that goes on: add --resume, or leave it out")
+    config = given_config(context, preset, resume)
+    folder = train(config, resume=resume, changed_images=changed_images)
     if os.environ.get("RANK", "0") == "0":
         click.echo(f"evaluate it: python -m eval report {folder}")
         click.echo(f"watch it:    tensorboard --logdir {folder}")

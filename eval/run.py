@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,15 +128,32 @@ def open_run(
 
 
 def splits_of(
-    config: TrainConfig, data_dir: str | None, *, limit_train: int | None, limit_test: int | None
+    config: TrainConfig,
+    data_dir: str | None,
+    *,
+    limit_train: int | None,
+    limit_test: int | None,
+    skip_bad: bool = False,
+    announce: Callable[[str], object] = lambda _: None,
 ) -> ImageSplits:
-    """The data of a run, where the training found it unless a folder is given."""
+    """The data of a run, where the training found it unless a folder is given.
+
+    Args:
+        config: The options of the run.
+        data_dir: Another folder of the data.
+        limit_train: The largest number of training images.
+        limit_test: The largest number of validation images, and of test images.
+        skip_bad: Whether files that cannot be read are left out, though the run did not.
+        announce: Called with a line for what was left out; the training has said it already.
+    """
     return load_splits(
         config.data.dataset,
         data_dir or config.data.data_dir,
         limit_train=limit_train,
         limit_test=limit_test,
         image_size=config.data.image_size,
+        skip_bad=config.data.skip_bad or skip_bad,
+        announce=announce,
     )
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import click
-
+from training.config.cli import UserPath
 from training.errors import UserError
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
-FOLDER = click.Path(path_type=Path, file_okay=False)
+FOLDER = UserPath(path_type=Path, file_okay=False)
 
 
 def data_folder(name: str, given: Path | None, option: str) -> Path:

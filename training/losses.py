@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -31,7 +32,16 @@ def data_variance(images: Tensor) -> float:
     Returns:
         A number of at least 1e-6, since images of one flat colour have no variance.
     """
-    return max(float(images.float().div(255).var(dim=(0, 2, 3)).mean()), 1e-6)
+    # Counts of the 256 values: as floats the images would fill the memory.
+    counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)
+    for part in images.split(1024):
+        for own, channel in zip(counts, part.unbind(1), strict=True):
+            own += torch.bincount(channel.flatten(), minlength=256)
+    values = torch.arange(256, dtype=torch.float64) / 255
+    total = counts.sum(dim=1, keepdim=True)  # (C, 1)
+    offsets = values - (counts * values).sum(dim=1, keepdim=True) / total  # (C, 256)
+    squares = (counts * offsets.square()).sum(dim=1)
+    return max(float((squares / (total[:, 0] - 1).clamp_min(1)).mean()), 1e-6)
 
 
 def perceptual_loss(options: OptimizerConfig, images: Tensor) -> PerceptualDistance | None:

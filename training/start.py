@@ -49,6 +49,7 @@ def load_data(
             limit_train=data.limit_train,
             limit_test=data.limit_test,
             image_size=data.image_size,
+            skip_bad=data.skip_bad,
             announce=announce,
         )
     data_dir = data.data_dir or (str(default_data_dir()) if splits.name == "cifar10" else None)

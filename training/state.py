@@ -74,6 +74,7 @@ def save_run(trainer: Trainer, name: str) -> None:
         "best": trainer.best,
         "config": trainer.config.options(),
         "images": trainer.splits.sizes,
+        "images_digest": trainer.splits.digest,
     }
     save_checkpoint(trainer.folder / name, state)
 
@@ -97,6 +98,13 @@ def _restore(trainer: Trainer, state: dict[str, Any]) -> None:
         raise UserError(
             f"the data has changed since {trainer.folder} was saved: train, val and test had "
             f"{state['images']} images, now {trainer.splits.sizes}; restore it, or start anew"
+        )
+    # Checkpoints of before there were digests go on with any images.
+    if state.get("images_digest", trainer.splits.digest) != trainer.splits.digest:
+        raise UserError(
+            f"the images have changed since {trainer.folder} was saved: as many as then, but with "
+            "other pixels, or in another order; restore them, start anew, or add --changed-images "
+            "to go on with these"
         )
     if trainer.rank > 0:
         for tracker in trainer.trackers:

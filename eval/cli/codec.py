@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from eval.cli.options import (
     OUT,
     PATH,
     RUN,
+    SKIP_BAD,
     save_json,
 )
 
@@ -26,15 +28,24 @@ from eval.cli.options import (
 @click.argument("images", type=PATH, nargs=-1, required=True)
 @OUT
 @click.option("--levels", type=int, help="Only the first levels: fewer bits, a coarser picture.")
+@SKIP_BAD
 @DEVICE
 def compress(
-    run: Path, images: tuple[Path, ...], out: Path, levels: int | None, device: str
+    run: Path,
+    images: tuple[Path, ...],
+    out: Path,
+    levels: int | None,
+    skip_bad: bool,
+    device: str,
 ) -> None:
     """Code IMAGES (files or folders, any size) into one file of tokens, with RUN's best.pt."""
     from eval.codec.compress import compress as write
     from eval.run import open_model
 
-    made = write(open_model(run, device=device), images, out, levels=levels)
+    model = open_model(run, device=device)
+    made = write(model, images, out, levels=levels, skip_bad=skip_bad)
+    for error in made.bad:
+        click.echo(f"left out: {error}", err=True)
     if made.alphas:
         click.echo(f"transparency of {made.alphas} images is not kept", err=True)
     pictures = made.file.images
@@ -69,6 +80,7 @@ def decompress(run: Path, file: Path, out: Path, levels: int | None, device: str
 @OUT
 @click.option("--split", multiple=True, help="train, val or test; may be repeated; default all.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first N images of a split.")
+@SKIP_BAD
 @DATA_DIR
 @DEVICE
 def tokens(run: Path, out: Path, split: tuple[str, ...], device: str, **options: Any) -> None:
@@ -77,6 +89,7 @@ def tokens(run: Path, out: Path, split: tuple[str, ...], device: str, **options:
     from eval.run import open_model
 
     model = open_model(run, device=device)
+    options["announce"] = functools.partial(click.echo, err=True)
     for name, shape in write_tokens(model, out, splits=split or SPLITS, **options).items():
         click.echo(f"{name}  {shape}")
     click.echo(f"written to {out}")

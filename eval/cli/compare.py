@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from training.config.cli import UserPath
 from training.errors import UserError
 
 
@@ -34,7 +35,7 @@ from training.errors import UserError
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="At a time.")
 @click.option("--report-only", is_flag=True, help="Train nothing; report what is there.")
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True,
+    "-o", "--out", type=UserPath(path_type=Path, file_okay=False), required=True,
     help="Folder; what is trained there already is not trained again.",
 )  # fmt: skip
 def compare(

@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
-PATH = click.Path(path_type=Path)
-FILE = click.Path(path_type=Path, dir_okay=False)
-FOLDER = click.Path(path_type=Path, file_okay=False)
+from training.config.cli import UserPath
+
+PATH = UserPath(path_type=Path)
+FILE = UserPath(path_type=Path, dir_okay=False)
+FOLDER = UserPath(path_type=Path, file_okay=False)
 
 RUN = click.argument("run", type=PATH)
 DEVICE = click.option(
@@ -23,6 +25,9 @@ LIMIT_TEST = click.option(
     "--limit-test", type=click.IntRange(1), help="Use only the first N test images."
 )
 JSON = click.option("--json", "json_file", type=FILE, help="Write the figures to a file.")
+SKIP_BAD = click.option(
+    "--skip-bad", is_flag=True, help="Leave out images that cannot be read, and list them."
+)
 OUT = click.option("-o", "--out", type=FILE, required=True, help="The file to write.")
 
 

@@ -37,20 +37,33 @@ from eval.run import Model
 from models import ImageTokenizer
 from training.checkpoint import write_atomic
 from training.data.feed import to_float
-from training.data.image_folder import open_image
-from training.errors import UserError
+from training.data.image_file import open_image
+from training.errors import DatasetError, UserError
 
 
 class Compressed(NamedTuple):
-    """What a compression made: the tokens, the bytes of the file, and images once transparent."""
+    """What a compression made.
+
+    Attributes:
+        file: The tokens.
+        size: Bytes of the file.
+        alphas: Number of images whose transparency is not kept.
+        bad: Errors of the images that were left out.
+    """
 
     file: TokenFile
     size: int
     alphas: int
+    bad: list[DatasetError]
 
 
 def compress(
-    model: Model, paths: Sequence[Path], out: Path, *, levels: int | None = None
+    model: Model,
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    levels: int | None = None,
+    skip_bad: bool = False,
 ) -> Compressed:
     """Write the tokens of images to a file.
 
@@ -59,6 +72,7 @@ def compress(
         paths: Image files, and folders of them.
         out: The file; an older one is replaced once the new one is whole.
         levels: The first so many levels; all by default.
+        skip_bad: Whether to leave out images that cannot be read.
 
     Raises:
         UserError: If there is no image, one cannot be read, ``out`` is one of them, or there are
@@ -68,19 +82,28 @@ def compress(
     for _, path in found:
         if out.resolve() == path.resolve():
             raise UserError(f"{out} is one of the images: give another file with -o")
-    alphas = 0
+    alphas, names, bad = 0, list[str](), list[DatasetError]()
 
     def opened() -> Iterator[Image.Image]:
         nonlocal alphas
-        for _, path in found:
-            picture = open_image(path)
+        for name, path in found:
+            try:
+                picture = open_image(path)
+            except DatasetError as error:
+                if not skip_bad:
+                    raise
+                bad.append(error)
+                continue
             alphas += "A" in picture.getbands()
+            names.append(name)
             yield picture
 
-    data = encode(opened(), [name for name, _ in found], model, levels=levels)
+    data = encode(opened(), names, model, levels=levels)
+    if not names:
+        raise UserError(f"none of {len(found)} images can be read; the first error: {bad[0]}")
     content = to_bytes(data)
     write_atomic(out, lambda file: file.write(content))
-    return Compressed(data, len(content), alphas)
+    return Compressed(data, len(content), alphas, bad)
 
 
 def decompress(model: Model, file: Path, folder: Path, *, levels: int | None = None) -> list[Path]:

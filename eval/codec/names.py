@@ -20,7 +20,7 @@ def named(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     found: list[tuple[str, Path]] = []
     for path in paths:
         if path.is_dir():
-            found += [(file.relative_to(path).as_posix(), file) for file in find_images(path)]
+            found += [(file.relative_to(path).as_posix(), file) for file in find_images(path).paths]
         elif path.is_file():
             found.append((path.name, path))
         else:

@@ -10,12 +10,12 @@ import click
 
 from experiments.command import FOLDER, SETTINGS
 from training.checkpoint import check_target, write_text
-from training.config.cli import OneLineErrors
+from training.config.cli import OneLineErrors, UserPath
 
 LENGTHS = tuple(2**power for power in range(9, 16))
 COUNT = click.IntRange(1)
 JSON = click.option(
-    "--json", "path", type=click.Path(path_type=Path), help="Write all figures to this file."
+    "--json", "path", type=UserPath(path_type=Path), help="Write all figures to this file."
 )
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from experiments.command import FOLDER, SETTINGS
-from training.config.cli import OneLineErrors
+from training.config.cli import OneLineErrors, UserPath
 
 
 @click.command(cls=OneLineErrors, context_settings=SETTINGS)
 @click.option("-o", "--out", required=True, type=FOLDER, help="Folder of the results.")
 @click.option(
-    "--data-dir", "path", type=click.Path(path_type=Path),
+    "--data-dir", "path", type=UserPath(path_type=Path),
     help="File of orbits, or the UCS table's folder [default: in $SOFTVQ_SHARED].",
 )  # fmt: skip
 @click.option("--k", "codebook_size", type=click.IntRange(2), default=4, help="Clusters.")

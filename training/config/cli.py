@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,14 @@ from .train_config import PRESETS, TrainConfig
 # What may differ from the interrupted run when it goes on.
 RESUMABLE = ("out", "device", "epochs", "steps", "data_dir")
 TITLES = {"optimizer": "Optimiser"}
+
+
+class UserPath(click.Path):
+    """A path whose first ``~`` is the home folder, where the shell has left it alone."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read the word of a command line."""
+        return super().convert(os.path.expanduser(value), param, ctx)
 
 
 class OneLineErrors(click.Command):

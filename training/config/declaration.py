@@ -30,6 +30,7 @@ class Option(NamedTuple):
         maximum: The largest number that it may be.
         above: A number that it must be more than.
         only: The quantizers that it is for; none if it is for all.
+        path: Whether it names a file or a folder.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Option(NamedTuple):
     maximum: float | None = None
     above: float | None = None
     only: tuple[str, ...] = ()
+    path: bool = False
 
     def check(self, value: Any) -> None:
         """Refuse a value of another type, or outside the range or the choices.

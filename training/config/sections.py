@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,8 +21,11 @@ class _Section:
 
     def __post_init__(self) -> None:
         for name, own in options_of(type(self)).items():
-            if getattr(self, name) is not None:
-                own.check(getattr(self, name))
+            value = getattr(self, name)
+            if value is not None:
+                own.check(value)
+            if own.path and value is not None:  # shells leave --out=~/runs as it is
+                object.__setattr__(self, name, os.path.expanduser(value))
 
 
 @dataclass(frozen=True)
@@ -34,14 +38,16 @@ class DataConfig(_Section):
         limit_train: Use only the first N training images.
         limit_test: Use only the first N images of validation and test.
         image_size: Side of a folder's images, a multiple of 4.
+        skip_bad: Leave out files of a folder that cannot be read, and list them.
         augment: Flip and shift the training images.
     """
 
     dataset: str = option("auto", choices=DATASETS)
-    data_dir: str | None = None
+    data_dir: str | None = option(None, path=True)
     limit_train: int | None = option(None, minimum=1)
     limit_test: int | None = option(None, minimum=1)
     image_size: int = option(32, minimum=8)
+    skip_bad: bool = False
     augment: bool = True
 
 
@@ -185,7 +191,7 @@ class OptimizerConfig(_Section):
     steps: int | None = option(None, minimum=1)
     perceptual_weight: float = option(0.0, minimum=0)
     lpips: str = option("squeeze", choices=("squeeze", "alex", "vgg"))
-    lpips_weights: str | None = None
+    lpips_weights: str | None = option(None, path=True)
 
 
 @dataclass(frozen=True)
@@ -200,7 +206,7 @@ class RunConfig(_Section):
         compile: Compile the model with torch.compile.
     """
 
-    out: str | None = None
+    out: str | None = option(None, path=True)
     seed: int = option(0, minimum=0, maximum=2**32 - 1)
     device: str = "auto"
     precision: str = option("fp32", choices=("fp32", "bf16"))

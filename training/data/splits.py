@@ -6,9 +6,11 @@ The test split chooses nothing: validation images come from the training part of
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor
@@ -16,7 +18,7 @@ from torch import Tensor
 from ..config.sections import DATASETS
 from ..errors import DatasetError
 from . import cifar10
-from .image_folder import read_images, split_folder
+from .image_folder import in_words, read_images, split_folder
 from .patches import MAX_SIZE, photo_patches
 
 
@@ -49,6 +51,15 @@ class ImageSplits:
         """Numbers of training, validation and test images."""
         return [len(self.train), len(self.val), len(self.test)]
 
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of all pixels in their order, in hexadecimal."""
+        digest = hashlib.sha256()
+        for images in (self.train, self.val, self.test):
+            digest.update(f"{tuple(images.shape)}".encode())
+            digest.update(images.contiguous().numpy().data)
+        return digest.hexdigest()
+
 
 def default_data_dir() -> Path:
     """``$SOFTVQ_DATA`` where it is set and not empty, else ``data``."""
@@ -63,6 +74,7 @@ def load_splits(
     limit_test: int | None = None,
     image_size: int = 32,
     download: bool = True,
+    skip_bad: bool = False,
     announce: Callable[[str], object] = print,
 ) -> ImageSplits:
     """Load a data set by name; the same call always gives the same images in the same order.
@@ -78,20 +90,19 @@ def load_splits(
         image_size: Height and width in pixels. CIFAR-10 has 32 only; images of a folder are scaled
             until the short side fits, then cropped at the centre.
         download: Whether CIFAR-10 may be downloaded.
-        announce: Called with one line for a download or for falling back to ``patches``.
+        skip_bad: Whether files of a folder that cannot be read are left out, and said.
+        announce: Called with one line for a download, for falling back to ``patches``, and for what
+            was left out of a folder.
 
     Raises:
         DatasetError: The data is missing, damaged or too small, or the call is wrong.
     """
     if dataset not in DATASETS:
         raise DatasetError(f"unknown dataset {dataset!r}: choose one of {', '.join(DATASETS)}")
-    numbers = {"limit_train": limit_train, "limit_test": limit_test, "image_size": image_size}
-    for name, value in numbers.items():
-        if value is not None and value < 1:
-            raise DatasetError(f"{name} is {value}: give at least 1, or leave it out")
+    _check_positive(limit_train=limit_train, limit_test=limit_test, image_size=image_size)
     limits = {"train": limit_train, "val": limit_test, "test": limit_test}
     if dataset == "folder":
-        return _folder(data_dir, limits, image_size)
+        return _folder(data_dir, limits, image_size, skip_bad, announce)
     if dataset == "patches":
         return _patches(limits, image_size)
     root = default_data_dir() if data_dir is None else Path(data_dir).expanduser()
@@ -107,6 +118,12 @@ def load_splits(
     return _patches(limits, image_size)
 
 
+def _check_positive(**numbers: int | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise DatasetError(f"{name} is {value}: give at least 1, or leave it out")
+
+
 def _cifar10(
     root: Path,
     limits: dict[str, int | None],
@@ -120,6 +137,8 @@ def _cifar10(
             f"image_size is {size}, but CIFAR-10 images are {cifar10.SIZE}x{cifar10.SIZE}: "
             "leave it out, or use --dataset patches or --dataset folder"
         )
+    if root.name == cifar10.FOLDER and (root / "data_batch_1").exists():
+        raise DatasetError(f"{root} is CIFAR-10 itself: give its parent, --data-dir {root.parent}")
     problem = cifar10.fetch_cifar10(root, download, announce)
     if problem is not None:
         return problem
@@ -138,10 +157,25 @@ def _patches(limits: dict[str, int | None], size: int) -> ImageSplits:
     return ImageSplits(train, val, test, "patches", source)
 
 
-def _folder(root: str | Path | None, limits: dict[str, int | None], size: int) -> ImageSplits:
+def _folder(
+    root: str | Path | None,
+    limits: dict[str, int | None],
+    size: int,
+    skip_bad: bool,
+    announce: Callable[[str], object],
+) -> ImageSplits:
     if root is None:
         raise DatasetError("--dataset folder needs --data-dir, the folder of images")
     root = Path(root).expanduser()
-    paths = split_folder(root)
-    train, val, test = (read_images(paths[k][:limit], size) for k, limit in limits.items())
+    files = split_folder(root)
+    if files.skipped:
+        announce(f"left out below {root}: {in_words(files.skipped)}")
+    bad: list[DatasetError] = []
+    on_bad = bad.append if skip_bad else None
+    train, val, test = (
+        read_images(paths, size, limit=limit, on_bad=on_bad)
+        for paths, limit in zip(files[:3], limits.values(), strict=True)
+    )
+    for error in bad:
+        announce(f"left out: {error}")
     return ImageSplits(train, val, test, "folder", f"images of the folder {root}")

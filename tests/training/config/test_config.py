@@ -35,7 +35,8 @@ def called(monkeypatch) -> list[tuple[TrainConfig, bool]]:
     """The calls of train() that the command makes, without training."""
     calls: list[tuple[TrainConfig, bool]] = []
 
-    def fake(config: TrainConfig, *, resume: bool = False) -> Path:
+    def fake(config: TrainConfig, *, resume: bool = False, changed_images: bool = False) -> Path:
+        assert not changed_images
         calls.append((config, resume))
         return Path("somewhere")
 
@@ -61,7 +62,7 @@ def refused(*words: object) -> str:
 
 
 def test_every_field_and_argument_is_an_option_and_every_option_one_of_them():
-    assert set(OPTIONS) == {*FIELDS, *ARGUMENTS, "preset", "resume"}
+    assert set(OPTIONS) == {*FIELDS, *ARGUMENTS, "preset", "resume", "changed_images"}
     assert set(TrainConfig.kinds()) == {*FIELDS, *ARGUMENTS}
     for name, kind in TrainConfig.kinds().items():
         option = OPTIONS[name]
@@ -142,7 +143,7 @@ def test_no_options_are_the_dataclass_defaults(called):
 def test_every_option_reaches_its_field(called):
     given: dict[str, Any] = {
         "dataset": "folder", "data_dir": "images", "limit_train": 9, "limit_test": 10,
-        "image_size": 16, "augment": False, "architecture": "vqvae", "hidden_channels": 13,
+        "image_size": 16, "skip_bad": True, "augment": False, "architecture": "vqvae", "hidden_channels": 13,
         "residual_channels": 14, "residual_blocks": 15, "codebook_size": 16, "codebook_dim": 17,
         "levels": 2, "level_pool": "2,1", "level_sizes": "16,17", "level_dropout": 0.5,
         "normalize_latents": False, "shared_scale": False, "quantizer": "ddcl",

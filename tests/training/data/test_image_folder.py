@@ -137,7 +137,7 @@ def test_every_split_of_a_small_folder_has_an_image(tmp_path_factory, names):
     root = tmp_path_factory.mktemp("small")
     for name in names:
         (root / f"{name}.png").touch()
-    parts = image_folder.split_folder(root)
+    parts = dict(zip(SPLITS, image_folder.split_folder(root)[:3], strict=True))
     assert list(parts) == list(SPLITS)
     assert all(parts.values())
     assert sorted(path.stem for part in parts.values() for path in part) == sorted(names)
@@ -181,7 +181,8 @@ def test_folder_errors_name_the_path(tmp_path):
         load_splits("folder", tmp_path)
     (tmp_path / "train").mkdir()
     (tmp_path / "test").mkdir()
-    write_flat(tmp_path / "train" / "0.png", 0)
+    for i in range(2):
+        write_flat(tmp_path / "train" / f"{i}.png", i)
     with pytest.raises(DatasetError, match=rf"no images below {tmp_path / 'test'}"):
         load_splits("folder", tmp_path)
 
