@@ -143,7 +143,8 @@ def test_no_options_are_the_dataclass_defaults(called):
 def test_every_option_reaches_its_field(called):
     given: dict[str, Any] = {
         "dataset": "folder", "data_dir": "images", "limit_train": 9, "limit_test": 10,
-        "image_size": 16, "skip_bad": True, "augment": False, "architecture": "vqvae", "hidden_channels": 13,
+        "image_size": 16, "skip_bad": True, "augment": False, "architecture": "vqvae",
+        "hidden_channels": 13,
         "residual_channels": 14, "residual_blocks": 15, "codebook_size": 16, "codebook_dim": 17,
         "levels": 2, "level_pool": "2,1", "level_sizes": "16,17", "level_dropout": 0.5,
         "normalize_latents": False, "shared_scale": False, "quantizer": "ddcl",
