@@ -43,9 +43,8 @@ class Peer(nn.Module):
         super().__init__()
         from vector_quantize_pytorch import VectorQuantize
 
-        self.quantizer = VectorQuantize(
-            DIM, CODES, kmeans_init=True, threshold_ema_dead_code=2, **options
-        )
+        recommended = {"kmeans_init": True, "threshold_ema_dead_code": 2}
+        self.quantizer = VectorQuantize(DIM, CODES, **{**recommended, **options})
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         quantized, indices, loss = self.quantizer(z)
@@ -89,36 +88,64 @@ def batches(data: Tensor, size: int, seed: int) -> Iterator[Tensor]:
         yield data[torch.randint(len(data), (size,), generator=generator)]
 
 
-def run(case: Case, train: Tensor, test: Tensor) -> dict[str, float]:
-    """Train one model; its test error from tokens alone, and the codes that training data use."""
+def run(
+    case: Case,
+    train: Tensor,
+    test: Tensor,
+    *,
+    codebook: nn.Module | None = None,
+    every: int | None = None,
+) -> dict[str, Any]:
+    """Train one model, and measure it at the end.
+
+    Args:
+        case: What the run is made of.
+        train: Training data (N, ...).
+        test: Data that the model never trains on.
+        codebook: Another quantizer than the one that ``case.quantizer`` names.
+        every: Measure after every so many steps, too; the results are the list ``history``.
+    """
     torch.manual_seed(case.seed)
     model = MODELS[case.model]()
-    codebook = model.codebook = QUANTIZERS[case.quantizer]()
+    codebook = model.codebook = codebook or QUANTIZERS[case.quantizer]()
     optimizer = torch.optim.Adam(model.parameters(), lr=case.lr)
     if isinstance(codebook, softvq.Codebook):
         softvq.attach(model, optimizer)
     start = time.perf_counter()
     stream = batches(train, case.batch or model.batch, case.seed)
-    for _, x in zip(range(case.steps), stream, strict=False):
+    history = []
+    for step, x in zip(range(case.steps), stream, strict=False):
+        if every and step and step % every == 0:
+            history.append({"step": step, **measure(model, case.scale, train, test)})
+            model.train()
         quantized, _, loss = codebook(model.encode(x) * case.scale)
         total = F.mse_loss(model.decode(quantized / case.scale), x) + loss
         optimizer.zero_grad()
         total.backward()
         optimizer.step()
-    seconds = time.perf_counter() - start
+    result: dict[str, Any] = {"seconds": time.perf_counter() - start}
+    result |= measure(model, case.scale, train, test)
+    if every:
+        result["history"] = [*history, {"step": case.steps, **result}]
+    return result
+
+
+@torch.no_grad()
+def measure(model: nn.Module, scale: float, train: Tensor, test: Tensor) -> dict[str, float]:
+    """The test error from tokens alone, and the codes that training data use."""
     model.eval()
+    codebook = model.codebook
     tracker = UtilizationTracker(CODES)
     errors = []
-    with torch.no_grad():
-        for x in train.split(512):
-            tracker.update(codebook.encode(model.encode(x) * case.scale))
-        for x in test.split(512):
-            codes = codebook.decode(codebook.encode(model.encode(x) * case.scale))
-            recon = model.decode(codes.reshape(len(x), -1, DIM) / case.scale)
-            errors.append((recon - x).square().flatten(1).mean(dim=1))
+    for x in train.split(512):
+        tracker.update(codebook.encode(model.encode(x) * scale))
+    for x in test.split(512):
+        codes = codebook.decode(codebook.encode(model.encode(x) * scale))
+        recon = model.decode(codes.reshape(len(x), -1, DIM) / scale)
+        errors.append((recon - x).square().flatten(1).mean(dim=1))
     usage = tracker.compute()
     mse = float(torch.cat(errors).mean())
-    return {"mse": mse, "used": usage.used, "perplexity": usage.perplexity, "seconds": seconds}
+    return {"mse": mse, "used": usage.used, "perplexity": usage.perplexity}
 
 
 def table(rows: list[dict[str, Any]], steps: int) -> str:
