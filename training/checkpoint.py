@@ -80,7 +80,16 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Save tensors and plain values, and a digest, loadable with ``weights_only=True``."""
     state = {"format": FORMAT, **state}
     state["digest"] = digest_of(state)
-    write_atomic(path, lambda file: torch.save(state, file))
+    write_atomic(path, lambda file: _save(state, file))
+
+
+def _save(state: dict[str, Any], file: IO[bytes]) -> None:
+    try:
+        torch.save(state, file)
+    except RuntimeError as error:  # torch's own, for a disk that is full
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def digest_of(state: dict[str, Any]) -> str:
