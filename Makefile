@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: train test lint bench bench-models clean
+.PHONY: train test lint bench bench-models torture clean
 
 train: $(VENV)/.train
 	@out=runs/quick-$$(date +%Y%m%d-%H%M%S) && \
@@ -35,6 +35,9 @@ $(VENV)/.dev: pyproject.toml
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch $@ $(VENV)/.train
+
+torture: $(VENV)/.dev
+	PYTHONPATH=tests:. $(RUN) -m torture
 
 bench-models: $(VENV)/.dev
 	$(RUN) benchmarks/plain_models.py

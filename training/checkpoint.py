@@ -14,6 +14,7 @@ import torch
 from models import ImageTokenizer, build_model
 
 from .config.migration import migrate_config, migrate_model_config
+from .config.schema import check_kinds, check_sizes
 from .errors import CheckpointError, UserError
 
 FORMAT = 2
@@ -148,12 +149,13 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             f"{path} is not a checkpoint of train.py: it lacks {', '.join(sorted(KEYS - given))}; "
             "give a run folder, or its best.pt or last.pt"
         )
-    if isinstance(state["config"], dict) and "recipe" in state["config"]:
-        try:
+    try:
+        check_kinds(state)
+        if "recipe" in state["config"]:
             state["model_config"] = migrate_model_config(state["model_config"])
             state["config"] = migrate_config(state["config"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise mismatch(str(path), error) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise mismatch(str(path), error) from error
     return state
 
 
@@ -207,9 +209,10 @@ def load_model(
         CheckpointError: If its weights are not those of its config, or are no numbers.
     """
     try:
+        check_sizes(state["model_config"], state["model"])
         model = build_model(state["model_config"])
         model.load_state_dict(state["model"])
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # options of an edited file fail in ways of their own
         raise mismatch(origin, error) from error
     broken = [name for name, value in model.state_dict().items() if not value.isfinite().all()]
     if finite and broken:

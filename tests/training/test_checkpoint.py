@@ -27,7 +27,9 @@ MODEL_CONFIG = {"hidden_channels": 4, "residual_channels": 4, "codebook_size": 6
 def state(**changes) -> dict:
     """A checkpoint with every part, as small as can be."""
     model = build_model(MODEL_CONFIG)
-    parts = dict.fromkeys(KEYS - {"format"})
+    parts = {"config": {}, "optimizer": {}, "trackers": [], "step": 0, "sums": {}}
+    parts |= {"seconds": 0.0, "best": 1.0}
+    assert {*parts, "format", "model_config", "model"} == KEYS
     return parts | {"model_config": MODEL_CONFIG, "model": model.state_dict()} | changes
 
 
@@ -213,8 +215,8 @@ def test_another_format_is_named(saved):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"codebook_size": 7}, r"size mismatch for codebook\S+: .*\[6.*\[7"),
-        ({"hidden_channels": 8}, r"size mismatch for encoder\.0\.weight"),
+        ({"codebook_size": 7}, r"size mismatch: codebook\S+ is \(6,.*\(7"),
+        ({"hidden_channels": 8}, r"size mismatch: encoder\.0\.weight"),
         ({"quantizer": "vq"}, r"that of a DDCLEMCodebook, not of a VQCodebook"),
         ({"quantizer": "kmeans"}, r"unknown quantizer 'kmeans'"),
         ({"codebok_size": 7}, r"unknown keys.*codebok_size"),

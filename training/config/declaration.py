@@ -51,9 +51,10 @@ class Option(NamedTuple):
             UserError: With the option's name, the value, and what it must be.
         """
         must = None
+        kinds: Any = (int, float) if self.kind is float else self.kind
         if self.choices and value not in self.choices:
             must, value = f"one of {', '.join(self.choices)}", repr(value)
-        elif self.kind is not str and not isinstance(value, (int, self.kind)):
+        elif not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
             must, value = f"of type {self.kind.__name__}", repr(value)
         elif isinstance(value, float) and not math.isfinite(value):
             must = "a finite number"
