@@ -98,8 +98,8 @@ def _trainer(
     from training.distributed import rank
     from training.trainer import Trainer
 
-    model = new_model(config.model_config(total_steps=1))  # refuses what no model can be made of
-    if not resume:
+    if not resume:  # refuses what no model can be made of
+        model = new_model(config.model_config(total_steps=1))
         _say(f"{config.quantizer.name}: the encoder gets {model.levels[-1].encoder_gradient}")
     config, splits = load_data(config, _say)
     folder = Path(str(config.run.out))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .checkpoint import mismatch, save_checkpoint
+from .config.schema import check_sizes
 from .errors import UserError
 
 if TYPE_CHECKING:
@@ -112,20 +114,29 @@ def _restore(trainer: Trainer, state: dict[str, Any]) -> None:
 
 
 def resumed_model_config(
-    model_config: dict[str, Any], state: dict[str, Any] | None
+    model_config: dict[str, Any], state: dict[str, Any] | None, folder: Path
 ) -> dict[str, Any]:
     """The options of the model of a run that goes on, perhaps for longer than was planned.
 
     Args:
         model_config: The options of the run's config, with the schedules of its new length.
         state: Its checkpoint; None for a new run, whose options stay as they are.
+        folder: The run folder, for errors.
+
+    Raises:
+        CheckpointError: If the options are not those of the weights.
     """
     if state is None:
         return model_config
     # More epochs than planned go on at the last temperature: a longer schedule would heat up what
     # has cooled down.
-    kept = ("temperature_hold_steps", "temperature_steps")
-    return model_config | {name: state["model_config"][name] for name in kept}
+    names = ("temperature_hold_steps", "temperature_steps")
+    try:
+        check_sizes(model_config, state["model"])
+        kept = {name: state["model_config"][name] for name in names}
+    except Exception as error:  # options of an edited file fail in ways of their own
+        raise mismatch(str(folder / "last.pt"), error) from error
+    return model_config | kept
 
 
 def _check_moments(optimizer: torch.optim.Optimizer) -> None:

@@ -70,7 +70,8 @@ class Trainer:
         augment = config.data.augment
         self.feed = ImageFeed(images, self.batch_size, seed=seed, augment=augment, share=share)
         self.total_steps = options.steps or options.epochs * self.feed.steps_per_epoch
-        self.model_config = resumed_model_config(config.model_config(self.total_steps), state)
+        planned = config.model_config(self.total_steps)
+        self.model_config = resumed_model_config(planned, state, folder)
         torch.manual_seed(seed)
         # Channels last is twice as fast on the CPU as contiguous, and faster on tensor cores.
         self.model: ImageTokenizer = new_model(self.model_config).to(self.device)

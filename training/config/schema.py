@@ -51,6 +51,8 @@ def check_kinds(state: dict[str, Any]) -> None:
     for name, value in [*numbers, *state["sums"].items()]:
         if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
             raise ValueError(f"{name} is {value!r:.20}, expected a number of at least 0")
+    if any(type(size) is not int for size in state.get("images", ())):
+        raise ValueError("images does not hold three whole numbers")
     if math.isnan(state["best"]):
         raise ValueError("best is NaN")
     _check_trackers(state["trackers"])
