@@ -38,7 +38,11 @@ STEPS = 8
 # The coder's frequencies have 24 bits.
 LEAST = 2.0**-20
 
-UNPACKING = (struct.error, zlib.error)
+# Bytes that a header or the tables may have once inflated.
+MOST_INFLATED = 2**26
+# More tokens than the first must not come from fewer bytes of a file than tokens over the second.
+MANY_TOKENS, MOST_PER_BYTE = 2**24, 2**12
+UNPACKING = (struct.error, zlib.error, RecursionError, MemoryError)
 
 Tokens = NDArray[np.int64]
 
@@ -178,7 +182,7 @@ def check_model(made_by: str, model: str) -> None:
 def _parsed(body: bytes, model: str | None) -> TokenFile:
     start = len(MAGIC) + 1 + 4
     (length,) = struct.unpack("<I", body[start - 4 : start])
-    header = json.loads(zlib.decompress(body[start : start + length]))
+    header = json.loads(_inflated(body[start : start + length], MOST_INFLATED))
     if model is not None:
         check_model(header["model"], model)
     lengths = [start + length, *header["lengths"]]
@@ -187,7 +191,9 @@ def _parsed(body: bytes, model: str | None) -> TokenFile:
     ends = list(itertools.accumulate(lengths))
     parts = [body[a:b] for a, b in itertools.pairwise(ends)]
     sizes = tuple(int(size) for size in header["sizes"])
-    joined = np.frombuffer(zlib.decompress(parts[0]), dtype=np.uint8)
+    joined = np.frombuffer(_inflated(parts[0], MOST_INFLATED), dtype=np.uint8)
+    if sum(sizes) != len(joined) or min(sizes, default=0) < 1:
+        raise ValueError("its tables are not of the sizes of its codebooks")
     tables = tuple(np.split(joined, np.cumsum(sizes)[:-1]))
     if [len(table) for table in tables] != list(sizes) or len(parts) != len(sizes) + 1:
         raise ValueError("its tables are not of the sizes of its codebooks")
@@ -195,10 +201,23 @@ def _parsed(body: bytes, model: str | None) -> TokenFile:
     names = read_names(header["names"])
     images = _from_groups(header["images"], names)
     totals = [sum(image.lengths[n] for image in images) for n in range(len(sizes))]
+    for part, table, total in zip(parts[1:], tables, totals, strict=True):
+        bits = -total * float(np.log2(frequencies(table).max()))
+        if bits > 8 * len(part) + 64 or total > max(MANY_TOKENS, MOST_PER_BYTE * len(body)):
+            raise ValueError(f"{total:,} tokens cannot be in {len(part):,} bytes")
     tokens = tuple(map(_decoded, parts[1:], tables, totals))
     if [_crc(part) for part in tokens] != header["crcs"]:
         raise ValueError("its streams do not decode to the tokens that were written")
     return TokenFile(str(header["model"]), sizes, tables, images, tokens)
+
+
+def _inflated(data: bytes, most: int) -> bytes:
+    """Inflate what may be at most so many bytes."""
+    unpacker = zlib.decompressobj()
+    content = unpacker.decompress(data, most)
+    if unpacker.unconsumed_tail or not unpacker.eof:
+        raise ValueError(f"a part of it is cut, or has more than {most:,} bytes")
+    return content
 
 
 def _coded(tokens: Tokens, table: NDArray[np.uint8]) -> bytes:
