@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from ._internal.distributed import summed
 from .codebooks.composite import Composite
 from .codebooks.interface import check_mask, checked_indices
+
+# What a tracker saves.
+STATE = ("counts", "history")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +64,10 @@ class UtilizationTracker(nn.Module):
         codebook_size: K.
 
     Attributes:
-        counts: (K,) int64 buffer, tokens per code since the last :meth:`reset`, of this process.
-        history: (E, K) int64 buffer, one row per finished epoch.
+        counts: (K,) int64, tokens per code since the last :meth:`reset`, of this process. It is in
+            the ``state_dict`` and moves with the module, but is no buffer: those are the main
+            process's after each forward under DDP.
+        history: (E, K) int64, one row per finished epoch; likewise.
 
     Example:
         >>> tracker = UtilizationTracker(codebook_size=4)
@@ -80,8 +85,8 @@ class UtilizationTracker(nn.Module):
         if codebook_size < 1:
             raise ValueError(f"codebook_size must be at least 1, got {codebook_size}")
         self.codebook_size = codebook_size
-        self.register_buffer("counts", torch.zeros(codebook_size, dtype=torch.int64))
-        self.register_buffer("history", torch.zeros(0, codebook_size, dtype=torch.int64))
+        self.counts = torch.zeros(codebook_size, dtype=torch.int64)
+        self.history = torch.zeros(0, codebook_size, dtype=torch.int64)
 
     @torch.no_grad()
     def update(self, indices: Tensor, mask: Tensor | None = None) -> None:
@@ -162,12 +167,43 @@ class UtilizationTracker(nn.Module):
         writer.add_figure(f"{tag}/usage_curve", usage_curve(usage.counts), epoch)
         writer.add_figure(f"{tag}/usage_history", usage_heat_map(self.history), epoch)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
-        # The history grows: take the saved length before the strict shape check.
-        saved = state_dict.get(f"{prefix}history")
-        if saved is not None and saved.shape[1:] == self.history.shape[1:]:
-            self.history = self.history.new_zeros(saved.shape)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> UtilizationTracker:
+        super()._apply(fn, recurse)
+        for name in STATE:
+            setattr(self, name, fn(getattr(self, name)))
+        return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination |= {prefix + name: getattr(self, name) for name in STATE}
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        own = {name: state_dict.get(prefix + name) for name in STATE}
+        others = {key: v for key, v in state_dict.items() if key[len(prefix) :] not in STATE}
+        super()._load_from_state_dict(
+            others, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        for name, saved in own.items():
+            key, mine = prefix + name, getattr(self, name)
+            if saved is None:
+                missing_keys.append(key)
+            # The history grows: it takes the saved length.
+            elif saved.shape[-1:] != mine.shape[-1:] or saved.dim() != mine.dim():
+                error_msgs.append(
+                    f"size mismatch for {key}: the saved state has shape {tuple(saved.shape)}, "
+                    f"that of a tracker of {self.codebook_size} codes has {tuple(mine.shape)}"
+                )
+            else:
+                setattr(self, name, saved.detach().to(mine, copy=True))
 
 
 class StackUtilizationTracker(nn.ModuleList):

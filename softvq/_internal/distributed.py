@@ -1,6 +1,9 @@
-"""The collectives that ``after_step`` and the tracker use; no ``forward`` ever does."""
+"""The collectives of ``after_step``, ``initialize`` and the tracker; ``forward`` has none."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -44,3 +47,42 @@ def gathered(tensor: Tensor) -> Tensor:
     parts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(parts, padded)
     return torch.cat([part[: int(size.item())] for part, size in zip(parts, sizes, strict=True)])
+
+
+@contextmanager
+def agreed(device: torch.device) -> Iterator[None]:
+    """What the processes check by themselves before a collective: all go on, or all raise.
+
+    A process that raised alone would leave the others to wait for it until the deadline of their
+    collective.
+
+    Args:
+        device: Where the process group takes tensors: that of the codebook.
+
+    Raises:
+        FloatingPointError: If another process raised one.
+        RuntimeError: If another process raised another error.
+    """
+    own: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        own = error
+    worst = 0 if own is None else 2 if isinstance(own, FloatingPointError) else 1
+    if world_size() > 1:
+        flag = torch.tensor([worst], device=device)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        worst = int(flag)
+    if own is not None:
+        raise own
+    if worst == 2:
+        raise FloatingPointError(
+            "the latents of another process hold NaN or infinity, or numbers whose squares are; "
+            "no state has moved in any process. Lower the learning rate, or look for an overflow "
+            "in the encoder (half precision?)"
+        )
+    if worst:
+        raise RuntimeError(
+            "another process could not use what it was given, and its own error says why; no "
+            "state has moved in any process"
+        )

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from .._internal.distributed import gathered, summed
+from .._internal.distributed import agreed, gathered, summed
 from ..functional import compute_dtype, exporting, nearest_codes
 from ..initialize import kmeans, with_masks
 from ..serialization import Pretrained
@@ -155,7 +154,7 @@ class Codebook(Pretrained):
                 this with its own outputs, and all end with the same state.
 
         Raises:
-            FloatingPointError: If the latents hold NaN or infinity; no state has moved then.
+            FloatingPointError: If latents of any process hold NaN or infinity; no state has moved.
             TypeError: If no output is given.
         """
         after_step_of((self,), [(out,) for out in outs])
@@ -170,7 +169,7 @@ class Codebook(Pretrained):
 
     def _summed(self, tensor: Tensor) -> Tensor:
         """Sum over all processes that train together."""
-        return summed(tensor) if dist.is_available() and dist.is_initialized() else tensor
+        return summed(tensor)
 
     @torch.no_grad()
     def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -247,8 +246,9 @@ class Codebook(Pretrained):
         """
         if not self.has_tokens:
             return  # no prototypes to place
-        parts = [self._flatten(part, m) for part, m in with_masks(latents, mask)]
-        kept = [(z if m is None else z[m]).to(self.codebook.dtype) for z, m in parts]
+        with agreed(self.steps.device):
+            parts = [self._flatten(part, m) for part, m in with_masks(latents, mask)]
+            kept = [(z if m is None else z[m]).to(self.codebook.dtype) for z, m in parts]
         flat = gathered(torch.cat(kept))  # (M, D)
         self.codebook.copy_(kmeans(flat, self.codebook_size, seed=seed, iterations=iterations))
         self._initialized_from(flat)

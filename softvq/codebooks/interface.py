@@ -15,6 +15,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from .._internal.distributed import agreed
 from .outputs import CodebookOutput
 
 if TYPE_CHECKING:
@@ -101,10 +102,21 @@ def after_step_of(levels: Sequence[Codebook], outs: Sequence[Sequence[CodebookOu
         outs: For each part of the batch one output for each of the levels.
 
     Raises:
-        FloatingPointError: If the latents of a level hold NaN or infinity.
+        FloatingPointError: If the latents of a level, in any process, hold NaN or infinity.
         ValueError: If an output is another codebook's.
         TypeError: If no output is given.
+        RuntimeError: If another process was given an output that it cannot use.
     """
+    with agreed(levels[0].steps.device):
+        batches = _batches_of(levels, outs)
+    for level, batch in zip(levels, batches, strict=True):
+        level._step(batch)
+
+
+def _batches_of(
+    levels: Sequence[Codebook], outs: Sequence[Sequence[CodebookOutput]]
+) -> list[BatchStatistics]:
+    """What each level learns from the batch of this process, after checking that it may."""
     if any(len(out) != len(levels) for out in outs):
         raise ValueError(
             f"after_step needs the output of these {len(levels)} codebooks, got one of "
@@ -118,8 +130,7 @@ def after_step_of(levels: Sequence[Codebook], outs: Sequence[Sequence[CodebookOu
                 f"after_step needs this codebook's own output: it has D = {own[0]} and K = "
                 f"{own[1]}, the output is of one with D = {given[0]} and K = {given[1]}"
             )
-    for level, batch in zip(levels, batches, strict=True):
-        level._step(batch)
+    return batches
 
 
 def warn_of_forgotten_calls(codebooks: Iterable[Codebook]) -> None:
