@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from eval.cli.options import DATA_DIR, DEVICE, FILE, JSON, LIMIT_TEST, RUN, save_json
+from eval.cli.options import DATA_DIR, DEVICE, FILE, JSON, LIMIT_TEST, RUN, TARGET, save_json
 
 
 @click.command()
 @RUN
 @JSON
-@click.option("--html", "html_file", type=FILE, help="Write one page with pictures and advice.")
+@click.option("--html", "html_file", type=TARGET, help="Write one page with pictures and advice.")
 @DATA_DIR
 @LIMIT_TEST
 @DEVICE
@@ -51,10 +51,7 @@ def report(
     from eval.report.html import write_run_page
     from eval.report.judges import Judges
     from eval.report.tables import format_report
-    from training.checkpoint import check_target
 
-    check_target(json_file, "--json")
-    check_target(html_file, "--html")
     where: dict[str, Any] = {"data_dir": data_dir, "device": device}
     part, errors = where | {"limit_test": limit_test}, ImageErrors()
     figures = evaluate_run(
