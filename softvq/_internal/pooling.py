@@ -106,3 +106,26 @@ def _block_sums(z: Tensor, factor: int) -> Tensor:
     split = [size for count in cells for size in (count, factor)]
     blocks = z.reshape(z.shape[0], *split, z.shape[-1])
     return blocks.sum(dim=tuple(range(2, 2 * len(shape) + 1, 2)))
+
+
+def level_masks(z: Tensor, mask: Tensor | None, count: int, dropout: float) -> list[Tensor | None]:
+    """The mask of each level: without the items of the batch that drop it.
+
+    Args:
+        z: (B, ..., D) latents, or (D,).
+        mask: bool, z's shape without the vector axis, False for padding, or None.
+        count: L, number of levels.
+        dropout: Probability that an item keeps a prefix of the levels only.
+
+    Example:
+        >>> level_masks(torch.zeros(2, 3), None, 2, dropout=0.0)
+        [None, None]
+    """
+    if not dropout or count == 1:
+        return [mask] * count
+    items = z.shape[:1] if z.dim() > 1 else ()
+    prefix = torch.randint(1, count, items, device=z.device)
+    drops = torch.rand(items, device=z.device) < dropout
+    kept = torch.where(drops, prefix, count).reshape(*items, *(1,) * (z.dim() - 1 - len(items)))
+    alive = [(kept > number).expand(z.shape[:-1]) for number in range(count)]
+    return [part if mask is None else mask & part for part in alive]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from .._internal.distributed import agreed, gathered, summed
@@ -23,7 +24,7 @@ from .interface import (
     warn_of_forgotten_calls,
 )
 from .outputs import CodebookOutput
-from .restarts import newcomers
+from .restarts import check_shares, newcomers
 
 
 class Codebook(Pretrained):
@@ -169,7 +170,7 @@ class Codebook(Pretrained):
 
     def _summed(self, tensor: Tensor) -> Tensor:
         """Sum over all processes that train together."""
-        return summed(tensor)
+        return summed(tensor) if dist.is_available() and dist.is_initialized() else tensor
 
     @torch.no_grad()
     def encode(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -245,7 +246,7 @@ class Codebook(Pretrained):
             ValueError: If there are fewer latents than prototypes, or some are not finite.
         """
         if not self.has_tokens:
-            return  # no prototypes to place
+            return
         with agreed(self.steps.device):
             parts = [self._flatten(part, m) for part, m in with_masks(latents, mask)]
             kept = [(z if m is None else z[m]).to(self.codebook.dtype) for z, m in parts]
@@ -259,9 +260,7 @@ class Codebook(Pretrained):
 
     def _count(self, usage: float, decay: float, restart_threshold: float, seed: int) -> None:
         """Set up the running usage and restarts, for the constructor of a kind that has them."""
-        for name, share in (("decay", decay), ("restart_threshold", restart_threshold)):
-            if not 0 <= share < 1:
-                raise ValueError(f"{name} must lie in [0, 1), got {share}")
+        check_shares(decay=decay, restart_threshold=restart_threshold)
         self.decay, self.restart_threshold, self.seed = decay, restart_threshold, seed
         self.register_buffer("running_usage", torch.full((self.codebook_size,), usage))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,6 +52,20 @@ class Composite(Pretrained):
     def after_step(self, *outs: StackOutput) -> None:
         """Move the state of every codebook, or of none; see :meth:`Codebook.after_step`."""
         after_step_of(self.codebooks, [out.levels for out in outs])
+
+    @contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        """Put the state of every codebook back where a start fails that some have been through."""
+        state = {name: value.clone() for name, value in self.state_dict().items()}
+        initialized = [book.initialized for book in self.codebooks]
+        try:
+            yield
+        except Exception:
+            for name, value in self.state_dict().items():
+                value.copy_(state[name])
+            for book, before in zip(self.codebooks, initialized, strict=True):
+                book.initialized = before
+            raise
 
     def freeze(self) -> None:
         """Stop training from changing any state of any codebook."""

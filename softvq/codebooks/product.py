@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from .._internal.distributed import agreed
 from ..initialize import with_masks
 from .codebook import Codebook
 from .composite import Composite
@@ -182,12 +183,14 @@ class ProductCodebook(Composite):
         Raises:
             ValueError: If there are fewer latents than prototypes, or some are not finite.
         """
-        pairs = with_masks(latents, mask)
-        split = [self._split(z, m) for z, m in pairs]
+        with agreed(self.codebooks[0].steps.device):
+            pairs = with_masks(latents, mask)
+            split = [self._split(z, m) for z, m in pairs]
         masks = [m for _, m in pairs]
-        for number, group in enumerate(self.codebooks):
-            own = [parts[number] for parts in split]
-            group.initialize(own, mask=masks, seed=seed + number, iterations=iterations)
+        with self._all_or_none():
+            for number, group in enumerate(self.codebooks):
+                own = [parts[number] for parts in split]
+                group.initialize(own, mask=masks, seed=seed + number, iterations=iterations)
 
     def _split(self, z: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
         """The part (..., dim) of each group."""

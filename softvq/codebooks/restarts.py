@@ -31,3 +31,10 @@ def newcomers(tokens: Tensor, count: int, seed: int) -> Tensor:
     generator.manual_seed(seed)
     order = torch.randperm(candidates.shape[0], generator=generator)[:count]
     return candidates[order.to(tokens.device)]
+
+
+def check_shares(**shares: float) -> None:
+    """Refuse a share, by its argument's name, that does not lie in [0, 1)."""
+    for name, share in shares.items():
+        if not 0 <= share < 1:
+            raise ValueError(f"{name} must lie in [0, 1), got {share}")

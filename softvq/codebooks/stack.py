@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._internal.pooling import grid_shape, pool, unpool
+from .._internal.distributed import agreed
+from .._internal.pooling import grid_shape, level_masks, pool, unpool
 from ..functional import compute_dtype
 from ..initialize import with_masks
 from .codebook import Codebook
@@ -115,7 +116,8 @@ class CodebookStack(Composite):
         carrier = residual - residual.detach()
         total = torch.zeros_like(residual)
         outs = []
-        masks = self._level_masks(residual, mask)
+        dropout = self.level_dropout if self.training else 0.0
+        masks = level_masks(residual, mask, len(self.levels), dropout)
         for level, factor, seen in zip(self._parts(), self.pools, masks, strict=True):
             cells, cell_mask = pool(residual, factor, seen)
             out = level(cells, cell_mask, hard=hard)
@@ -216,19 +218,27 @@ class CodebookStack(Composite):
         Raises:
             ValueError: If a level gets fewer blocks than it has prototypes, or some are not finite.
         """
-        grids = [self._grid(z, m) for z, m in with_masks(latents, mask)]
-        for number, (level, factor) in enumerate(zip(self._parts(), self.pools, strict=True)):
-            pooled = [pool(residual, factor, m) for residual, m in grids]
-            cells = [cell for cell, _ in pooled]
-            masks = [m for _, m in pooled]
-            try:
-                level.initialize(cells, mask=masks, seed=seed + number, iterations=iterations)
-            except ValueError as error:
-                raise ValueError(f"level {number + 1}, pooled by {factor}: {error}") from error
-            grids = [
-                (residual - unpool(level(*cell).quantized, factor, residual.shape[1:-1]), m)
-                for (residual, m), cell in zip(grids, pooled, strict=True)
-            ]
+        with agreed(self.codebooks[0].steps.device):
+            grids = [self._grid(z, m) for z, m in with_masks(latents, mask)]
+        with self._all_or_none():
+            for number, level in enumerate(self._parts()):
+                grids = self._started(number, level, grids, seed, iterations)
+
+    def _started(
+        self, number: int, level: Any, grids: list[Any], seed: int, iterations: int
+    ) -> list[Any]:
+        """Start a level on what those before it left over; what it leaves over, and the masks."""
+        factor = self.pools[number]
+        pooled = [pool(residual, factor, m) for residual, m in grids]
+        cells, masks = zip(*pooled, strict=True)
+        try:
+            level.initialize(cells, mask=masks, seed=seed + number, iterations=iterations)
+        except ValueError as error:
+            raise ValueError(f"level {number + 1}, pooled by {factor}: {error}") from error
+        return [
+            (residual - unpool(level(*cell).quantized, factor, residual.shape[1:-1]), m)
+            for (residual, m), cell in zip(grids, pooled, strict=True)
+        ]
 
     def _parts(self) -> tuple[Any, ...]:
         return tuple(self.levels)
@@ -239,18 +249,6 @@ class CodebookStack(Composite):
         z = vectors_last(z, mask, self.dim, self.channel_first, least_axes)
         z = z.to(compute_dtype(z, *(level.codebook for level in self.codebooks)))
         return (z if mask is None else torch.where(mask[..., None], z, 0.0)), mask
-
-    def _level_masks(self, z: Tensor, mask: Tensor | None) -> list[Tensor | None]:
-        """The mask of each level: without the items of the batch that drop it."""
-        count = len(self.levels)
-        if not self.training or not self.level_dropout or count == 1:
-            return [mask] * count
-        items = z.shape[:1] if z.dim() > 1 else ()
-        prefix = torch.randint(1, count, items, device=z.device)
-        drops = torch.rand(items, device=z.device) < self.level_dropout
-        kept = torch.where(drops, prefix, count).reshape(*items, *(1,) * (z.dim() - 1 - len(items)))
-        alive = [(kept > number).expand(z.shape[:-1]) for number in range(count)]
-        return [part if mask is None else mask & part for part in alive]
 
     def _split(self, indices: Tensor | Sequence[Tensor]) -> list[Tensor]:
         """A tensor for each level given."""
@@ -283,11 +281,7 @@ class CodebookStack(Composite):
         return indices if self._level_axis is None else torch.stack(indices, dim=self._level_axis)
 
     def _output(
-        self,
-        total: Tensor,
-        outs: Sequence[Any],
-        z: Tensor,
-        mask: Tensor | None,
+        self, total: Tensor, outs: Sequence[Any], z: Tensor, mask: Tensor | None
     ) -> StackOutput:
         """The output, given the sum of all codes (..., D) and each level's own output."""
         if mask is not None:
